@@ -93,12 +93,12 @@ def random_weights() -> dict[str, torch.Tensor]:
     from bilrp.encoders.vgg_weights import CONVOLUTIONS
 
     generator = torch.Generator().manual_seed(0)
-    found = {}
+    weights = {}
     for number, inputs, outputs in CONVOLUTIONS:
         scale = (2 / (9 * inputs)) ** 0.5
-        found[f"features.{number}.weight"] = torch.randn(outputs, inputs, 3, 3, generator=generator) * scale
-        found[f"features.{number}.bias"] = torch.zeros(outputs)
-    return found
+        weights[f"features.{number}.weight"] = torch.randn(outputs, inputs, 3, 3, generator=generator) * scale
+        weights[f"features.{number}.bias"] = torch.zeros(outputs)
+    return weights
 
 
 @pytest.fixture(scope="session")
@@ -127,6 +127,6 @@ def chromium() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     with sync_api.sync_playwright() as play:
-        found = play.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield found
-        found.close()
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()

@@ -135,17 +135,17 @@ class Simulated(TorchFunctionMode):
         device, dtype = device or self.device(t), dtype or t.dtype
         if dtype != t.dtype:
             _refuse_float64(dtype, self.device(t))
-        made = t.to(dtype, copy=copy, memory_format=order)
-        return made.to(device) if device.type == "meta" else self._at(made, device, t)
+        moved = t.to(dtype, copy=copy, memory_format=order)
+        return moved.to(device) if device.type == "meta" else self._at(moved, device, t)
 
-    def _at(self, made: Tensor, device: torch.device, source: Tensor) -> Tensor:
+    def _at(self, moved: Tensor, device: torch.device, source: Tensor) -> Tensor:
         """What was made of the source, on another device."""
         if self.device(source) == device:
-            return made if made is source else self._tag(made, device)
+            return moved if moved is source else self._tag(moved, device)
         if device == CPU:
             self.syncs["cpu"] += 1
-            self.bytes_read += made.numel() * made.element_size()
-        return self._tag(made.clone() if made is source else made, device)
+            self.bytes_read += moved.numel() * moved.element_size()
+        return self._tag(moved.clone() if moved is source else moved, device)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:

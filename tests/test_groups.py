@@ -40,16 +40,16 @@ MATRIX = torch.randn(5, 5, generator=torch.Generator().manual_seed(3)).double()
 )
 def test_sets_equal_the_sum_over_all_pairs(how) -> None:
     a, b = some(4, 1), some(3, 2, THIRDS)
-    found = bilrp.explain_sets(a, iter(b), similarity=how)
+    explanation = bilrp.explain_sets(a, iter(b), similarity=how)
     each = [bilrp.pair(x, y, similarity=how) for x in a for y in b]
-    assert found.score == pytest.approx(sum(e.score for e in each), abs=1e-10)
-    assert torch.allclose(found.relevance, sum_of([e.relevance for e in each]), atol=1e-10, rtol=0)
-    assert found.unattributed == pytest.approx(sum(e.unattributed for e in each), abs=1e-10)
+    assert explanation.score == pytest.approx(sum(e.score for e in each), abs=1e-10)
+    assert torch.allclose(explanation.relevance, sum_of([e.relevance for e in each]), atol=1e-10, rtol=0)
+    assert explanation.unattributed == pytest.approx(sum(e.unattributed for e in each), abs=1e-10)
     if how == "squared_distance":
-        assert found.self_terms is not None
+        assert explanation.self_terms is not None
         for side in (0, 1):
             expected = sum_of([e.self_terms[side] for e in each if e.self_terms])
-            assert torch.allclose(found.self_terms[side], expected, atol=1e-10, rtol=0)
+            assert torch.allclose(explanation.self_terms[side], expected, atol=1e-10, rtol=0)
 
 
 def sum_of(tensors: list[Tensor]) -> Tensor:
@@ -93,10 +93,10 @@ def test_a_set_is_a_decomposition_of_its_own() -> None:
 def test_a_set_of_images_shows_its_mean() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten())
     images = [torch.rand(1, 1, 8, 8) for _ in range(2)]
-    made = [bilrp.decompose(model, x, regions=regions.grid(4)) for x in images]
-    picture = groups.sum_decompositions(made).input_image
+    decompositions = [bilrp.decompose(model, x, regions=regions.grid(4)) for x in images]
+    picture = groups.sum_decompositions(decompositions).input_image
     assert picture is not None and picture.shape == (8, 8, 3)
-    expected = (made[0].input_image.astype(float) + made[1].input_image) / 2  # type: ignore[union-attr]
+    expected = (decompositions[0].input_image.astype(float) + decompositions[1].input_image) / 2  # type: ignore[union-attr]
     assert abs(picture - expected).max() <= 0.5
 
 
@@ -123,33 +123,33 @@ def test_sets_refuse_what_does_not_add_up() -> None:
 @pytest.mark.parametrize("how", ["dot", "cosine"])
 def test_contrast_on_common_regions(how: str) -> None:
     a, b, c = some(3, 4)
-    found = bilrp.contrast(a, b, c, similarity=how)
+    difference = bilrp.contrast(a, b, c, similarity=how)
     scale_b, scale_c = 1.0, 1.0
     if how == "cosine":
         scale_b, scale_c = (float(a.embedding.norm() * d.embedding.norm()) for d in (b, c))
     expected = a.parts @ (b.parts / scale_b - c.parts / scale_c).T
-    assert torch.allclose(found.relevance, expected, atol=1e-12, rtol=0)
+    assert torch.allclose(difference.relevance, expected, atol=1e-12, rtol=0)
     y = float(a.embedding @ (b.embedding / scale_b - c.embedding / scale_c))
-    assert found.score == pytest.approx(y, abs=1e-12)
-    assert found.score == pytest.approx(float(expected.sum()) + found.unattributed, abs=1e-12)
+    assert difference.score == pytest.approx(y, abs=1e-12)
+    assert difference.score == pytest.approx(float(expected.sum()) + difference.unattributed, abs=1e-12)
     opposite = bilrp.contrast(a, c, b, similarity=how)
-    assert torch.allclose(opposite.relevance, -found.relevance, atol=1e-12)
+    assert torch.allclose(opposite.relevance, -difference.relevance, atol=1e-12)
 
 
 def test_contrast_with_different_regions() -> None:
     model = network()
     (a, b), (c,) = some(2, 4, model=model), some(1, 5, THIRDS, model=model)
-    found = bilrp.contrast(a, b, c, similarity="dot")
+    difference = bilrp.contrast(a, b, c, similarity="dot")
     with pytest.raises(bilrp.errors.MismatchError, match=r"\.toward"):
-        _ = found.relevance
-    of_a, of_b, of_c = found.marginals()
+        _ = difference.relevance
+    of_a, of_b, of_c = difference.marginals()
     assert of_b.shape == (3,) and of_c.shape == (2,)
     assert float(of_a.sum()) == pytest.approx(float(of_b.sum() + of_c.sum()), abs=1e-12)
-    assert found.score == pytest.approx(float(of_a.sum()) + found.unattributed, abs=1e-12)
+    assert difference.score == pytest.approx(float(of_a.sum()) + difference.unattributed, abs=1e-12)
     expected = [("b", i, j, float(a.parts[i] @ b.parts[j])) for i in range(3) for j in range(3)]
     expected += [("c", i, j, -float(a.parts[i] @ c.parts[j])) for i in range(3) for j in range(2)]
     expected.sort(key=lambda e: -abs(e[3]))
-    for ours, theirs in zip(found.top(100), expected, strict=True):
+    for ours, theirs in zip(difference.top(100), expected, strict=True):
         assert ours[:3] == theirs[:3] and ours.relevance == pytest.approx(theirs[3], abs=1e-12)
 
 
@@ -171,12 +171,12 @@ def named_like_another() -> list[similarity.Similarity]:
 @pytest.mark.parametrize("how", named_like_another(), ids=lambda s: s.name)
 def test_arithmetic_asks_the_similarity_not_its_name(how: similarity.Similarity) -> None:
     a, b = some(3, 1), some(2, 2)
-    found = bilrp.explain_sets(a, b, similarity=how)
+    explanation = bilrp.explain_sets(a, b, similarity=how)
     each = [bilrp.pair(x, y, similarity=how) for x in a for y in b]
-    assert found.score == pytest.approx(sum(e.score for e in each), abs=1e-10)
-    assert torch.allclose(found.relevance, sum_of([e.relevance for e in each]), atol=1e-10, rtol=0)
-    assert found.unattributed == pytest.approx(sum(e.unattributed for e in each), abs=1e-9)
-    assert not found.is_distance and not each[0].is_distance
+    assert explanation.score == pytest.approx(sum(e.score for e in each), abs=1e-10)
+    assert torch.allclose(explanation.relevance, sum_of([e.relevance for e in each]), atol=1e-10, rtol=0)
+    assert explanation.unattributed == pytest.approx(sum(e.unattributed for e in each), abs=1e-9)
+    assert not explanation.is_distance and not each[0].is_distance
     assert bilrp.contrast(a[0], a[1], b[0], similarity=how).score == pytest.approx(
         bilrp.pair(a[0], a[1], similarity=how).score - each[0].score, abs=1e-10
     )
@@ -184,9 +184,9 @@ def test_arithmetic_asks_the_similarity_not_its_name(how: similarity.Similarity)
 
 def test_a_distance_says_so(tmp_path) -> None:
     a, b = some(2, 1)
-    found = bilrp.pair(a, b, similarity="squared_distance")
-    assert found.is_distance and bilrp.explain_sets([a], [b], similarity="squared_distance").is_distance
-    assert bilrp.Explanation.load(found.save(tmp_path / "d.npz")).is_distance
+    explanation = bilrp.pair(a, b, similarity="squared_distance")
+    assert explanation.is_distance and bilrp.explain_sets([a], [b], similarity="squared_distance").is_distance
+    assert bilrp.Explanation.load(explanation.save(tmp_path / "d.npz")).is_distance
     assert not bilrp.Explanation.load(bilrp.pair(a, b, similarity="dot").save(tmp_path / "e.npz")).is_distance
 
 
@@ -217,30 +217,34 @@ def test_many_against_brute_force(counts, coordinates, seed, k, positive) -> Non
     generator = torch.Generator().manual_seed(seed)
     parts = [torch.randn(n, coordinates, generator=generator, dtype=torch.float64) for n in counts]
     parts = [p.abs() if positive else p for p in parts]
-    found, brute = bilrp.explain_many([made_of(p) for p in parts], similarity="dot"), whole(parts)
-    for i, marginal in enumerate(found.marginals()):
+    explanation, brute = bilrp.explain_many([made_of(p) for p in parts], similarity="dot"), whole(parts)
+    for i, marginal in enumerate(explanation.marginals()):
         others = [axis for axis in range(len(parts)) if axis != i]
         assert torch.allclose(marginal, brute.sum(others), atol=1e-10, rtol=0)
     others = list(range(1, len(parts) - 1))
     pairs = brute.sum(others) if others else brute
-    assert torch.allclose(found.between(0, len(parts) - 1), pairs, atol=1e-10, rtol=0)
+    assert torch.allclose(explanation.between(0, len(parts) - 1), pairs, atol=1e-10, rtol=0)
     expected = brute.flatten().sort(descending=True).values[:k].tolist()
-    strongest = found.top(k)
+    strongest = explanation.top(k)
     assert [t.relevance for t in strongest] == pytest.approx(expected, abs=1e-10)
     assert len({t.regions for t in strongest}) == len(strongest)
     for t in strongest:
         assert float(brute[t.regions]) == pytest.approx(t.relevance, abs=1e-10)
-        assert found.relevance(*t.regions) == pytest.approx(t.relevance, abs=1e-10)
-    assert found.score == pytest.approx(float(brute.sum()), abs=1e-9)
+        assert explanation.relevance(*t.regions) == pytest.approx(t.relevance, abs=1e-10)
+    assert explanation.score == pytest.approx(float(brute.sum()), abs=1e-9)
 
 
 def test_many_accounts_for_biases() -> None:
-    made = some(3, 6)
-    found = bilrp.explain_many(made, similarity="dot")
-    score = float((made[0].embedding * made[1].embedding * made[2].embedding).sum())
-    assert found.score == pytest.approx(score, abs=1e-12)
-    assert found.unattributed == pytest.approx(score - float(whole([d.parts for d in made]).sum()), abs=1e-12)
-    assert abs(found.unattributed) > 1e-6
+    decompositions = some(3, 6)
+    explanation = bilrp.explain_many(decompositions, similarity="dot")
+    score = float(
+        (decompositions[0].embedding * decompositions[1].embedding * decompositions[2].embedding).sum()
+    )
+    assert explanation.score == pytest.approx(score, abs=1e-12)
+    assert explanation.unattributed == pytest.approx(
+        score - float(whole([d.parts for d in decompositions]).sum()), abs=1e-12
+    )
+    assert abs(explanation.unattributed) > 1e-6
 
 
 def test_two_inputs_are_a_pair() -> None:
@@ -258,10 +262,10 @@ def test_the_bound_spares_most_of_the_search() -> None:
         strength = torch.rand(40, 1, generator=generator, dtype=torch.float64) ** 4
         active = torch.rand(40, 30, generator=generator) < 0.1
         parts.append(strength * active)
-    found, opened = groups.find_strongest(parts, 5)
+    result, opened = groups.find_strongest(parts, 5)
     assert opened < 0.05 * (1 + 40 + 40**2)
     expected = whole(parts).flatten().topk(5).values.tolist()
-    assert [t.relevance for t in found] == pytest.approx(expected, abs=1e-12)
+    assert [t.relevance for t in result] == pytest.approx(expected, abs=1e-12)
 
 
 def test_many_refuses() -> None:

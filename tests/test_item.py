@@ -93,13 +93,13 @@ def test_large_photographs_are_shown_bounded_and_still_in_place() -> None:
 def test_decompositions_carry_view_and_name_through_files(tmp_path: Path) -> None:
     gradient(90, 60).save(tmp_path / "sky.png")
     gradient(60, 90).save(tmp_path / "sea.png")
-    found = bilrp.explain(
+    explanation = bilrp.explain(
         reader(32, "crop"), tmp_path / "sky.png", str(tmp_path / "sea.png"), similarity="dot"
     )
-    assert (found.a.name, found.b.name) == ("sky.png", "sea.png")
+    assert (explanation.a.name, explanation.b.name) == ("sky.png", "sea.png")
     for suffix in (".npz", ".safetensors"):
-        back = Explanation.load(found.save(tmp_path / f"why{suffix}"))
-        for before, after in ((found.a, back.a), (found.b, back.b)):
+        back = Explanation.load(explanation.save(tmp_path / f"why{suffix}"))
+        for before, after in ((explanation.a, back.a), (explanation.b, back.b)):
             assert isinstance(before.view, Image) and isinstance(after.view, Image)
             assert np.array_equal(before.view.pixels, after.view.pixels)
             assert (before.view.box, before.view.original_size, before.name) == (
@@ -111,9 +111,9 @@ def test_decompositions_carry_view_and_name_through_files(tmp_path: Path) -> Non
 
 
 def test_places_are_in_pixels_of_the_photograph() -> None:
-    found = bilrp.decompose(reader(32, "crop"), gradient(90, 60), regions=8)
-    assert found.region_boxes is not None
-    assert found.region_boxes[0] == pytest.approx((15, 0, 30, 15)) and found.region_boxes[
+    decomposition = bilrp.decompose(reader(32, "crop"), gradient(90, 60), regions=8)
+    assert decomposition.region_boxes is not None
+    assert decomposition.region_boxes[0] == pytest.approx((15, 0, 30, 15)) and decomposition.region_boxes[
         -1
     ] == pytest.approx((60, 45, 75, 60))
     odd = torch.zeros(32, 32, dtype=torch.long)
@@ -126,18 +126,22 @@ def test_places_are_in_pixels_of_the_photograph() -> None:
 def test_texts_keep_their_words_in_files_and_in_larger_regions(tmp_path: Path) -> None:
     view = Text("Two black goats", ((0, 3), (4, 9), (10, 15), None))
     read = Encoder(nn.Flatten(), read=lambda text: Item(torch.ones(1, 4, 3), view, name=text))
-    found = bilrp.decompose(read, "Two black goats")
-    assert found.regions.count == 4 and found.name == "Two black goats"
-    back = Decomposition.load(found.save(tmp_path / "text.safetensors"))
+    decomposition = bilrp.decompose(read, "Two black goats")
+    assert decomposition.regions.count == 4 and decomposition.name == "Two black goats"
+    back = Decomposition.load(decomposition.save(tmp_path / "text.safetensors"))
     assert (isinstance(back.view, Text) and back.view == view) or back.view.region_texts == view.region_texts  # type: ignore[union-attr]
-    joined = found.coarsen(regions.labels(torch.tensor([0, 1, 1, 2]))).view
+    joined = decomposition.coarsen(regions.labels(torch.tensor([0, 1, 1, 2]))).view
     assert isinstance(joined, Text) and joined.region_texts == ("Two", "black goats", "")
 
 
 def test_a_bare_tensor_is_its_own_view() -> None:
     x = torch.rand(1, 3, 8, 8)
-    found = bilrp.decompose(NET, x)
-    assert isinstance(found.view, Image) and found.view.size == (8, 8) and found.name == ""
+    decomposition = bilrp.decompose(NET, x)
+    assert (
+        isinstance(decomposition.view, Image)
+        and decomposition.view.size == (8, 8)
+        and decomposition.name == ""
+    )
     assert bilrp.decompose(nn.Linear(4, 2), torch.rand(1, 4)).view is None
     plain = Encoder(NET, read=lambda path: x)
     assert read_item(plain, Path("photos/sky.png")).name == "sky.png"

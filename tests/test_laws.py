@@ -72,11 +72,11 @@ def test_proposition_1_conservation(name: str, gamma: float) -> None:
     model = build().double()
     a, b = pair_of(shape)
     for kind in ("dot", "cosine", "squared_distance"):
-        found = bilrp.explain(
+        explanation = bilrp.explain(
             model, a, b, similarity=kind, composite=composites.uniform(gamma), regions=regions.features()
         )
-        assert abs(found.unattributed) < 1e-10 * max(1.0, abs(found.score))
-        assert found.explained == pytest.approx(found.score, rel=1e-10, abs=1e-10)
+        assert abs(explanation.unattributed) < 1e-10 * max(1.0, abs(explanation.score))
+        assert explanation.explained == pytest.approx(explanation.score, rel=1e-10, abs=1e-10)
 
 
 @pytest.mark.parametrize("bias", [False, True], ids=["plain", "bias"])
@@ -99,12 +99,12 @@ def test_proposition_2_hessian_times_product(name: str, bias: bool) -> None:
     assert isinstance(hessian, Tensor)
     expected = a.flatten()[:, None] * hessian[:size, size:] * b.flatten()
     assert expected.abs().max() > 1e-4
-    for book in (composites.uniform(0.0), composites.hessian_product()):
+    for composite in (composites.uniform(0.0), composites.hessian_product()):
         for mode in ("push", "pull"):
-            found = bilrp.explain(
-                model, a, b, composite=book, regions=regions.features(), mode=mode, similarity="dot"
+            explanation = bilrp.explain(
+                model, a, b, composite=composite, regions=regions.features(), mode=mode, similarity="dot"
             )
-            torch.testing.assert_close(found.relevance, expected, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(explanation.relevance, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_uniform_zero_is_gradient_times_input() -> None:
@@ -112,8 +112,10 @@ def test_uniform_zero_is_gradient_times_input() -> None:
     model, x = case.model(), case.input()
     jacobian = torch.autograd.functional.jacobian(model, x)
     assert isinstance(jacobian, Tensor)
-    found = bilrp.decompose(model, x, composite=composites.uniform(0.0), regions=regions.features())
-    torch.testing.assert_close(found.parts, (jacobian.reshape(12, -1) * x.flatten()).T, rtol=1e-9, atol=1e-11)
+    decomposition = bilrp.decompose(model, x, composite=composites.uniform(0.0), regions=regions.features())
+    torch.testing.assert_close(
+        decomposition.parts, (jacobian.reshape(12, -1) * x.flatten()).T, rtol=1e-9, atol=1e-11
+    )
 
 
 @settings(max_examples=6)
@@ -175,17 +177,17 @@ def test_similarities_add_up() -> None:
         similarity.squared_distance(): (left.embedding - right.embedding).square().sum(),
     }
     for kind, score in expected.items():
-        found = bilrp.pair(left, right, similarity=kind)
-        assert found.score == pytest.approx(float(score), rel=1e-12)
-        assert found.explained == pytest.approx(found.score, rel=1e-9)
+        explanation = bilrp.pair(left, right, similarity=kind)
+        assert explanation.score == pytest.approx(float(score), rel=1e-12)
+        assert explanation.explained == pytest.approx(explanation.score, rel=1e-9)
 
 
 def test_projection_is_seeded_and_unbiased() -> None:
     model = mlp(bias=False).double()
     a, b = pair_of((6,))
-    found = bilrp.explain(model, a, b, project=3, similarity="dot")
+    explanation = bilrp.explain(model, a, b, project=3, similarity="dot")
     again = bilrp.explain(model, a, b, project=3, mode="push", similarity="dot")
-    torch.testing.assert_close(found.relevance, again.relevance, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(explanation.relevance, again.relevance, rtol=1e-9, atol=1e-12)
     left, right = model(a)[0].detach(), model(b)[0].detach()
     estimates = torch.tensor([similarity.projected(8, seed=s).score(left, right) for s in range(300)])
     exact = float(left @ right)
@@ -252,17 +254,17 @@ GRADIENTS = ("residual", "selecting", "transformer-seq", "vit-sdpa")
 
 
 @pytest.mark.parametrize(
-    ("case", "book"),
+    ("case", "composite"),
     [
         *((case, composites.uniform(0.25)) for case in CASES),
         *((by_name[name], composites.hessian_product()) for name in GRADIENTS),
     ],
     ids=lambda v: v.name,
 )
-def test_model_is_untouched_and_the_second_call_gives_the_same(case: Case, book) -> None:
+def test_model_is_untouched_and_the_second_call_gives_the_same(case: Case, composite) -> None:
     model, a = case.model(), case.input()
     assert isinstance(model, nn.Module)
-    kept = a.clone()
+    stored = a.clone()
     parameters = list(model.parameters())
     parameters[0].requires_grad_(False)
     for p in parameters[1:3]:
@@ -270,11 +272,11 @@ def test_model_is_untouched_and_the_second_call_gives_the_same(case: Case, book)
     calls: list[int] = []
     handle = model.register_forward_hook(lambda *_: calls.append(1))
     before = snapshot(model)
-    first = bilrp.decompose(model, a, composite=book, mode="pull")
-    second = bilrp.decompose(model, a, composite=book, mode="pull")
+    first = bilrp.decompose(model, a, composite=composite, mode="pull")
+    second = bilrp.decompose(model, a, composite=composite, mode="pull")
     assert changed(before, snapshot(model)) == []
     assert torch.equal(first.parts, second.parts) and torch.equal(first.embedding, second.embedding)
-    assert torch.equal(a, kept) and not a.requires_grad and a.grad is None
+    assert torch.equal(a, stored) and not a.requires_grad and a.grad is None
     assert not first.parts.requires_grad and not first.embedding.requires_grad
     assert len(calls) == 2, "the user's own hooks run, once for each call"
     handle.remove()
@@ -323,9 +325,9 @@ def test_the_callers_grad_mode_does_not_matter(context) -> None:
     expected = bilrp.decompose(model, x).parts
     with context():
         before = process()
-        found = bilrp.decompose(model, x).parts
+        parts = bilrp.decompose(model, x).parts
         assert changed(before, process()) == []
-    assert torch.equal(found, expected)
+    assert torch.equal(parts, expected)
 
 
 def test_a_model_in_training_mode_without_random_layers_is_fine_and_stays_so() -> None:
@@ -340,10 +342,10 @@ def test_other_types_are_kept(dtype: torch.dtype) -> None:
     model, x = case.model(), case.input()
     assert isinstance(model, nn.Module)
     exact = bilrp.decompose(model, x, regions=4)
-    found = bilrp.decompose(model.to(dtype), x.to(dtype), regions=4)
-    assert found.parts.dtype == found.embedding.dtype == dtype
+    decomposition = bilrp.decompose(model.to(dtype), x.to(dtype), regions=4)
+    assert decomposition.parts.dtype == decomposition.embedding.dtype == dtype
     slack = 40 * torch.finfo(dtype).eps * float(exact.parts.abs().max())
-    torch.testing.assert_close(found.parts.double(), exact.parts, rtol=0, atol=slack)
+    torch.testing.assert_close(decomposition.parts.double(), exact.parts, rtol=0, atol=slack)
 
 
 @pytest.mark.parametrize("mode", ["push", "pull", "auto"])
@@ -352,8 +354,8 @@ def test_memory_budget_only_changes_the_chunks(mode: str) -> None:
     model, x = case.model(), case.input()
     with torch.no_grad():
         program = freeze(simplify(record(model, x)), composites.uniform(0.25))
-        found = []
+        results = []
         for budget in (2**29, 40_000):
             setting = PlanContext(program, regions.grid(2)(x), program.result.numel(), budget=budget)
-            found.append(execute_plan(setting, make_plan(setting, mode))[program.output])
-    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)
+            results.append(execute_plan(setting, make_plan(setting, mode))[program.output])
+    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-13)

@@ -173,8 +173,8 @@ def test_every_module_has_a_package() -> None:
 
 
 def test_the_root_is_what_a_user_holds() -> None:
-    found = {path.stem for path in PACKAGES["bilrp"].glob("*.py")}
-    assert found == ROOT_MODULES | PUBLIC_NAMESPACES | {"__init__", "__main__"}
+    result = {path.stem for path in PACKAGES["bilrp"].glob("*.py")}
+    assert result == ROOT_MODULES | PUBLIC_NAMESPACES | {"__init__", "__main__"}
 
 
 def test_no_module_imports_itself_by_a_detour() -> None:

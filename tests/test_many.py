@@ -28,9 +28,9 @@ def images(count: int, sizes=((12, 12), (8, 12))) -> list[torch.Tensor]:
 def test_many_are_one_after_another(workers: int | None) -> None:
     model, things = randomize_norms(vgg_like()), images(6)
     options = {"regions": 4, "composite": composites.uniform(0.25)}
-    found = list(bilrp.decompose_many(model, iter(things), workers=workers, **options))
-    assert len(found) == len(things)
-    for each, x in zip(found, things, strict=True):
+    results = list(bilrp.decompose_many(model, iter(things), workers=workers, **options))
+    assert len(results) == len(things)
+    for each, x in zip(results, things, strict=True):
         expected = bilrp.decompose(model, x, **options)
         torch.testing.assert_close(each.parts, expected.parts, rtol=1e-12, atol=1e-12)
         assert each.origin == expected.origin
@@ -49,19 +49,19 @@ def test_only_a_few_are_held_and_read_in_threads_of_their_own() -> None:
         return images(1)[0] + i
 
     encoder = bilrp.Encoder(randomize_norms(vgg_like()), read=read)
-    found = bilrp.decompose_many(encoder, things(), regions=6)
-    next(found)
-    assert_instance(found, Generator).close()
+    decompositions = bilrp.decompose_many(encoder, things(), regions=6)
+    next(decompositions)
+    assert_instance(decompositions, Generator).close()
     assert len(taken) < 8
     assert threading.get_ident() not in readers
 
 
 def test_what_cannot_be_read_is_said_where_it_stands() -> None:
     things = [*images(1), torch.full((1, 3, 12, 12), float("nan"), dtype=torch.float64), *images(1)]
-    found = bilrp.decompose_many(randomize_norms(vgg_like()), things, regions=4)
-    next(found)
+    decompositions = bilrp.decompose_many(randomize_norms(vgg_like()), things, regions=4)
+    next(decompositions)
     with pytest.raises(InputError, match="NaN"):
-        next(found)
+        next(decompositions)
     with pytest.raises(InputError, match="at least one worker"):
         next(bilrp.decompose_many(randomize_norms(vgg_like()), things, workers=0))
 
@@ -99,6 +99,6 @@ def test_a_model_that_keeps_something_on_itself_is_run_by_one_thread_at_a_time()
     torch.manual_seed(0)
     net, things = Keeps().eval(), [torch.rand(1, 6) for _ in range(8)]
     expected = [bilrp.decompose(net, x) for x in things]
-    for each, found in zip(expected, bilrp.decompose_many(net, things, workers=4), strict=True):
-        torch.testing.assert_close(found.embedding, each.embedding)
-        torch.testing.assert_close(found.parts, each.parts)
+    for each, result in zip(expected, bilrp.decompose_many(net, things, workers=4), strict=True):
+        torch.testing.assert_close(result.embedding, each.embedding)
+        torch.testing.assert_close(result.parts, each.parts)

@@ -35,13 +35,13 @@ def test_a_similarity_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
     a, b = torch.rand(2, 1, 3, 16, 16, dtype=torch.float64)
-    found = bilrp.explain(net, a, b, regions=8, similarity=ownsimilarity.weighted())
+    explanation = bilrp.explain(net, a, b, regions=8, similarity=ownsimilarity.weighted())
     with torch.no_grad():
         expected = (ownsimilarity.WEIGHTS * net(a) * net(b)).sum()
-    assert found.similarity == "weighted" and found.score == pytest.approx(float(expected))
-    assert float(found.relevance.sum()) + found.unattributed == pytest.approx(found.score)
+    assert explanation.similarity == "weighted" and explanation.score == pytest.approx(float(expected))
+    assert float(explanation.relevance.sum()) + explanation.unattributed == pytest.approx(explanation.score)
     for name in ("why.npz", "why.png", "why.html"):
-        found.save(tmp_path / name)
+        explanation.save(tmp_path / name)
     again = Explanation.load(tmp_path / "why.npz")
-    assert again.similarity == "weighted" and torch.equal(again.relevance, found.relevance)
+    assert again.similarity == "weighted" and torch.equal(again.relevance, explanation.relevance)
     assert again.summary().startswith("Weighted ")

@@ -102,19 +102,19 @@ assert bilrp.__file__.startswith(sys.prefix)
 
 def closure(names: list[str]) -> list[metadata.Distribution]:
     """The installed distributions that these requirements lead to, without any extra: what pip would install."""
-    found: dict[str, metadata.Distribution] = {}
+    distributions: dict[str, metadata.Distribution] = {}
     waiting = [Requirement(name) for name in names]
     while waiting:
-        wanted = waiting.pop()
-        name = canonicalize_name(wanted.name)
-        if name in found or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in distributions or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
             continue
         try:
-            found[name] = metadata.distribution(wanted.name)
+            distributions[name] = metadata.distribution(requirement.name)
         except metadata.PackageNotFoundError:
             continue  # for another machine: CUDA's libraries, where torch is built for CPUs
-        waiting += map(Requirement, found[name].requires or ())
-    return list(found.values())
+        waiting += map(Requirement, distributions[name].requires or ())
+    return list(distributions.values())
 
 
 @pytest.fixture(scope="module")
@@ -212,12 +212,12 @@ def test_an_extra_that_is_missing_is_asked_for(installed: Path) -> None:
     """In the empty environment, where it truly is missing, and as the command line says it."""
     place = installed.parents[2]
     (place / "mine.py").write_text("from torch import nn\n\ndef net():\n    return nn.Flatten()\n")
-    told = {
+    documented = {
         "text": ("explain", "A cat.", "A dog.", "-e", "sentence:."),
         "app": ("serve", "all.lance"),
         "collection": ("index", ".", "-e", "mine:net", "-o", "all.lance"),
     }
-    for extra, words in told.items():
+    for extra, words in documented.items():
         done = run(installed.parent / "bilrp", *words, cwd=place)
         assert done.returncode == 2 and f"pip install 'bilrp[{extra}]'" in done.stderr, done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
@@ -272,8 +272,10 @@ def test_the_oldest_versions_are_those_the_project_claims() -> None:
             pins[canonicalize_name(pinned.name)] = Version(str(pinned.specifier).removeprefix("=="))
     groups = PROJECT["optional-dependencies"]
     asked = [*PROJECT["dependencies"], *(line for extra in WITHOUT for line in groups[extra])]
-    for wanted in map(Requirement, asked):
-        if wanted.name == PROJECT["name"]:
+    for requirement in map(Requirement, asked):
+        if requirement.name == PROJECT["name"]:
             continue  # an extra that brings another
-        (least,) = [Version(s.version) for s in wanted.specifier if s.operator == ">="]
-        assert pins.get(canonicalize_name(wanted.name)) == least, f"{wanted} in constraints-oldest.txt"
+        (least,) = [Version(s.version) for s in requirement.specifier if s.operator == ">="]
+        assert pins.get(canonicalize_name(requirement.name)) == least, (
+            f"{requirement} in constraints-oldest.txt"
+        )

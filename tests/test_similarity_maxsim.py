@@ -33,10 +33,10 @@ def test_score_and_relevance_by_loops() -> None:
     a, b = torch.randn(4, 3, dtype=torch.float64), torch.randn(6, 3, dtype=torch.float64)
     p, q = torch.randn(2, 4, 3, dtype=torch.float64), torch.randn(5, 6, 3, dtype=torch.float64)
     score, relevance = by_loops(a, b, p, q)
-    found = maxsim(3)
-    assert found.score(a.flatten(), b.flatten()) == pytest.approx(score)
+    result = maxsim(3)
+    assert result.score(a.flatten(), b.flatten()) == pytest.approx(score)
     torch.testing.assert_close(
-        found.relevance(p.flatten(1), q.flatten(1), a.flatten(), b.flatten()), relevance
+        result.relevance(p.flatten(1), q.flatten(1), a.flatten(), b.flatten()), relevance
     )
 
 
@@ -54,18 +54,21 @@ def encoder(tmp_path_factory) -> bilrp.Encoder:
 
 def test_token_embeddings_of_different_lengths(encoder: bilrp.Encoder, tmp_path: Path) -> None:
     texts = "Two kittens rested.", "The cat sat on a rug, unbelievably."
-    found = bilrp.explain(encoder, *texts, similarity="maxsim")
-    assert found.a.embedding.shape != found.b.embedding.shape
+    explanation = bilrp.explain(encoder, *texts, similarity="maxsim")
+    assert explanation.a.embedding.shape != explanation.b.embedding.shape
     width = 16
-    a, b = (d.embedding.reshape(-1, width) for d in (found.a, found.b))
-    p, q = (d.parts.reshape(len(d.parts), -1, width) for d in (found.a, found.b))
+    a, b = (d.embedding.reshape(-1, width) for d in (explanation.a, explanation.b))
+    p, q = (d.parts.reshape(len(d.parts), -1, width) for d in (explanation.a, explanation.b))
     score, relevance = by_loops(a, b, p, q)
-    assert found.score == pytest.approx(score)
-    torch.testing.assert_close(found.relevance, relevance)
-    assert found.score == pytest.approx(float(found.relevance.sum()) + found.unattributed)
-    kept = [bilrp.Decomposition.load(d.save(tmp_path / f"{k}.npz")) for k, d in enumerate((found.a, found.b))]
-    again = bilrp.pair(*kept, similarity="maxsim")
-    torch.testing.assert_close(again.relevance, found.relevance)
+    assert explanation.score == pytest.approx(score)
+    torch.testing.assert_close(explanation.relevance, relevance)
+    assert explanation.score == pytest.approx(float(explanation.relevance.sum()) + explanation.unattributed)
+    loaded = [
+        bilrp.Decomposition.load(d.save(tmp_path / f"{k}.npz"))
+        for k, d in enumerate((explanation.a, explanation.b))
+    ]
+    again = bilrp.pair(*loaded, similarity="maxsim")
+    torch.testing.assert_close(again.relevance, explanation.relevance)
 
 
 def test_what_does_not_fit_says_so(encoder: bilrp.Encoder) -> None:

@@ -26,13 +26,13 @@ def word_pieces() -> tuple[Tokenizer, dict[str, str]]:
     """BERT's kind: lower case, [CLS] … [SEP], ## inside words. Padding is number 1, as MPNet takes for granted."""
     names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
     marks: dict[str, str] = dict(zip(names, ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), strict=True))
-    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.train_from_iterator(
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.train_from_iterator(
         CORPUS, trainers.WordPieceTrainer(vocab_size=110, special_tokens=list(marks.values()))
     )
-    return _add_special_tokens(made, "[CLS]", "[SEP]"), marks
+    return _add_special_tokens(tokenizer, "[CLS]", "[SEP]"), marks
 
 
 def byte_pairs() -> tuple[Tokenizer, dict[str, str]]:
@@ -44,26 +44,26 @@ def byte_pairs() -> tuple[Tokenizer, dict[str, str]]:
         "eos_token": "</s>",
         "mask_token": "<mask>",
     }
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=330, special_tokens=list(marks.values()), initial_alphabet=alphabet
     )
-    made.train_from_iterator(CORPUS, trainer)
-    return _add_special_tokens(made, "<s>", "</s>"), marks
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return _add_special_tokens(tokenizer, "<s>", "</s>"), marks
 
 
 def sentence_pieces() -> tuple[Tokenizer, dict[str, str]]:
     """XLM-R's and T5's kind: ▁ before words."""
     marks = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-    made = Tokenizer(models.Unigram())
-    made.pre_tokenizer = pre_tokenizers.Metaspace()
-    made.decoder = decoders.Metaspace()
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=list(marks.values()), unk_token="<unk>")
-    made.train_from_iterator(CORPUS, trainer)
-    return _add_special_tokens(made, None, "</s>"), marks
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return _add_special_tokens(tokenizer, None, "</s>"), marks
 
 
 def _add_special_tokens(tokenizer: Tokenizer, first: str | None, last: str) -> Tokenizer:

@@ -81,7 +81,7 @@ def relevance(x, tensors, last, coordinates, gamma=paper_gamma, chunk=16):
     x = x.double()
     activations = forward(x, tensors, last)
     top = activations[-1].flatten()
-    found = []
+    layers = []
     for part in coordinates.split(chunk):
         R = torch.zeros(len(part), top.numel(), dtype=torch.float64)
         R[torch.arange(len(part)), part] = top[part]
@@ -96,8 +96,8 @@ def relevance(x, tensors, last, coordinates, gamma=paper_gamma, chunk=16):
                 name = f"features.{layer - 1}"
                 weight, bias = tensors[f"{name}.weight"].double(), tensors[f"{name}.bias"].double()
                 R = propagate_convolution(a, weight, bias, R, gamma(layer))
-        found.append(R)
-    return torch.cat(found), top[coordinates]
+        layers.append(R)
+    return torch.cat(layers), top[coordinates]
 
 
 def pooled(R, size=8):

@@ -40,8 +40,8 @@ class Architecture:
         if self.processor is not None:
             self.processor().save_pretrained(folder)
         else:
-            said = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": SQUARE}
-            (folder / "preprocessor_config.json").write_text(json.dumps(said))
+            config = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": SQUARE}
+            (folder / "preprocessor_config.json").write_text(json.dumps(config))
         return folder
 
 

@@ -26,17 +26,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
-    found = collection.build(folder, tiny_encoder(), tmp_path_factory.mktemp("collection") / "taken.lance")
-    shutil.copytree(found.path, Path(found.path).with_name("untouched.lance"))  # before anybody is served
-    return found
+def photographs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
+    result = collection.build(folder, tiny_encoder(), tmp_path_factory.mktemp("collection") / "taken.lance")
+    shutil.copytree(result.path, Path(result.path).with_name("untouched.lance"))  # before anybody is served
+    return result
 
 
 @pytest.fixture
-def mine(made: collection.Collection, tmp_path: Path) -> Path:
+def writable_path(photographs: collection.Collection, tmp_path: Path) -> Path:
     """A collection of the same items that may be written to."""
     return shutil.copytree(
-        Path(made.path).with_name("untouched.lance"), tmp_path / "kept here" / "mine.lance"
+        Path(photographs.path).with_name("untouched.lance"), tmp_path / "kept here" / "mine.lance"
     )
 
 
@@ -55,9 +55,9 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
 
 
 @pytest.fixture(scope="session")
-def address(made: collection.Collection) -> Iterator[str]:
-    with run_server(partial(server.make_collection_app, made)) as found:
-        yield found
+def address(photographs: collection.Collection) -> Iterator[str]:
+    with run_server(partial(server.make_collection_app, photographs)) as result:
+        yield result
 
 
 @pytest.fixture

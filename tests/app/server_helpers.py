@@ -87,14 +87,14 @@ def write_photographs(folder: Path) -> Path:
 def run_server(make: Any, *, writable: bool = False, **options: Any) -> Iterator[str]:
     """A real server on a free port of this machine; its address, with a token where it is `writable`."""
     bound = server.bind_socket("127.0.0.1", 0)
-    door = AccessPolicy.for_host("127.0.0.1", bound.getsockname()[1], writable=writable)
-    serving = server.make_server(make(door), **options)
+    policy = AccessPolicy.for_host("127.0.0.1", bound.getsockname()[1], writable=writable)
+    serving = server.make_server(make(policy), **options)
     thread = threading.Thread(target=serving.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     while not serving.started and thread.is_alive():
         time.sleep(0.01)
     try:
-        yield door.format_url("127.0.0.1").rstrip("/")
+        yield policy.format_url("127.0.0.1").rstrip("/")
     finally:
         serving.should_exit = True
         thread.join(30)
@@ -131,9 +131,9 @@ def start_command(
 def build_index(place: Path, pictures: Path, encoder: str = ENCODER_SOURCE) -> str:
     """The name of a collection in a folder, made of these pictures by mine:tiny."""
     words = ("index", str(pictures), "-e", "mine:tiny", "-o", "mine.lance")
-    made = start_command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
-    _, said = made.communicate(timeout=300)
-    assert made.returncode == 0, said
+    process = start_command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
     return "mine.lance"
 
 

@@ -23,11 +23,11 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_redirect_after_a_token_stays_on_this_server(made: Any, path: str) -> None:
-    door = AccessPolicy.for_host(HOST, PORT)
-    with make_client(made, policy=door, host=f"{HOST}:{PORT}") as talking:
+def test_a_redirect_after_a_token_stays_on_this_server(photographs: Any, path: str) -> None:
+    policy = AccessPolicy.for_host(HOST, PORT)
+    with make_client(photographs, policy=policy, host=f"{HOST}:{PORT}") as client:
         base = f"http://{HOST}:{PORT}"
-        reply = talking.get(f"{base}{path}?token={door.token}", follow_redirects=False)
+        reply = client.get(f"{base}{path}?token={policy.token}", follow_redirects=False)
     assert reply.status_code == 303 and reply.headers.get_list("set-cookie") != []
     onward = reply.headers["location"]
     assert re.fullmatch(r"/([!-.0-~][!-~]*)?", onward) and "\\" not in onward
@@ -72,6 +72,6 @@ def test_a_server_that_adds_needs_its_token_on_loopback_too(folder: Path, tmp_pa
 def test_two_servers_on_one_host_keep_their_tokens_apart() -> None:
     first, second = (AccessPolicy.for_host("127.0.0.1", port, writable=True) for port in (PORT, PORT + 1))
     assert first.cookie_name != second.cookie_name
-    both = "; ".join(f"{door.cookie_name}={door.token}" for door in (first, second))
-    for door in (first, second):
-        assert door.check("GET", {"host": f"127.0.0.1:{door.port}", "cookie": both}, "/", "") is None
+    both = "; ".join(f"{policy.cookie_name}={policy.token}" for policy in (first, second))
+    for policy in (first, second):
+        assert policy.check("GET", {"host": f"127.0.0.1:{policy.port}", "cookie": both}, "/", "") is None

@@ -42,46 +42,46 @@ def saved(place: Path, seed: int = 0) -> Path:
     return file
 
 
-def bring(talking, content: bytes | str, name: str = "noise.png") -> str:
+def bring(client, content: bytes | str, name: str = "noise.png") -> str:
     kind = "text/plain" if isinstance(content, str) else "image/png"
     raw = content.encode() if isinstance(content, str) else content
-    return talking.post(f"/api/query?name={name}", content=raw, headers={"content-type": kind}).json()["id"]
+    return client.post(f"/api/query?name={name}", content=raw, headers={"content-type": kind}).json()["id"]
 
 
-def kept(path: Path) -> list[Path]:
+def stored_files(path: Path) -> list[Path]:
     folder = path / "app" / "added"
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-def test_a_server_adds_nothing_unless_it_was_started_so(mine):
-    with make_client(collection.open(mine, tiny_encoder())) as talking:
-        key = bring(talking, picture())
-        assert talking.get("/api/about").json()["adds"] is False
+def test_a_server_adds_nothing_unless_it_was_started_so(writable_path):
+    with make_client(collection.open(writable_path, tiny_encoder())) as client:
+        key = bring(client, picture())
+        assert client.get("/api/about").json()["adds"] is False
         for one in (key, "q" + "0" * 31):
-            reply = talking.post("/api/add", json={"id": one})
+            reply = client.post("/api/add", json={"id": one})
             assert reply.status_code == 403 and "bilrp serve --add" in reply.json()["error"]
-    assert len(collection.open(mine)) == 30 and not kept(mine)
+    assert len(collection.open(writable_path)) == 30 and not stored_files(writable_path)
 
 
-def test_a_query_is_added_when_asked_and_once(mine, tmp_path):
-    before = collection.open(mine, tiny_encoder())
-    with make_client(before, add=True) as talking:
-        key = bring(talking, picture(), "../../noise.png")
-        assert talking.get("/api/about").json()["count"] == 30 and not kept(mine)
-        first = post_query(talking, "/api/add", id=key)
-        assert first["new"] and post_query(talking, "/api/add", id=key) == {"id": first["id"], "new": False}
-        about = talking.get("/api/about").json()
+def test_a_query_is_added_when_asked_and_once(writable_path, tmp_path):
+    before = collection.open(writable_path, tiny_encoder())
+    with make_client(before, add=True) as client:
+        key = bring(client, picture(), "../../noise.png")
+        assert client.get("/api/about").json()["count"] == 30 and not stored_files(writable_path)
+        first = post_query(client, "/api/add", id=key)
+        assert first["new"] and post_query(client, "/api/add", id=key) == {"id": first["id"], "new": False}
+        about = client.get("/api/about").json()
         assert about["count"] == 31 and {"name": additions.ADDED_GROUP, "count": 1} in about["groups"]
-        listed = talking.get(f"/api/items?group={additions.ADDED_GROUP}").json()["items"]
+        listed = client.get(f"/api/items?group={additions.ADDED_GROUP}").json()["items"]
         assert listed == [{"id": first["id"], "name": "../../noise.png", "group": additions.ADDED_GROUP}]
-        near = post_query(talking, "/api/neighbours", id=before.ids[0], k=30)["neighbours"]
+        near = post_query(client, "/api/neighbours", id=before.ids[0], k=30)["neighbours"]
         assert first["id"] in [n["id"] for n in near]
-        assert post_query(talking, "/api/side", id=first["id"])["count"] == 64
+        assert post_query(client, "/api/side", id=first["id"])["count"] == 64
         for unknown in (before.ids[0], "q" + "0" * 31, "../x"):
-            assert talking.post("/api/add", json={"id": unknown}).status_code == 404
-    (file,) = kept(mine)
+            assert client.post("/api/add", json={"id": unknown}).status_code == 404
+    (file,) = stored_files(writable_path)
     assert file.read_bytes() == picture()
-    moved = Path(shutil.move(mine, tmp_path / "elsewhere.lance"))  # its file moves along
+    moved = Path(shutil.move(writable_path, tmp_path / "elsewhere.lance"))  # its file moves along
     again = collection.open(moved, tiny_encoder())
     assert again.ids == [*before.ids, first["id"]] and again.names[:30] == before.names
     assert again.original_input(30) == moved / "app" / "added" / file.name
@@ -91,13 +91,15 @@ def test_a_query_is_added_when_asked_and_once(mine, tmp_path):
 
 def test_a_text_is_added(texts, tmp_path):
     path, said = shutil.copytree(texts.path, tmp_path / "said.lance"), "A dog rested."
-    with make_client(collection.open(path, texts.encoder), add=True) as talking:
-        made = post_query(talking, "/api/add", id=bring(talking, said, "mine"))["id"]
-        again = post_query(talking, "/api/add", id=bring(talking, texts.names[2], "another"))
+    with make_client(collection.open(path, texts.encoder), add=True) as client:
+        added = post_query(client, "/api/add", id=bring(client, said, "mine"))["id"]
+        again = post_query(client, "/api/add", id=bring(client, texts.names[2], "another"))
         assert again == {"id": texts.ids[2], "new": False}
-    found = collection.open(path, texts.encoder)
-    assert found.names == [*texts.names, "mine"] and found.ids[3] == made and found.original_input(3) == said
-    assert torch.allclose(found.embedding(3), texts.embedding(said), atol=1e-5)
+    opened = collection.open(path, texts.encoder)
+    assert (
+        opened.names == [*texts.names, "mine"] and opened.ids[3] == added and opened.original_input(3) == said
+    )
+    assert torch.allclose(opened.embedding(3), texts.embedding(said), atol=1e-5)
 
 
 @pytest.fixture
@@ -111,85 +113,89 @@ def test_an_item_whose_file_is_gone_keeps_its_name(few, tmp_path):
     file = tmp_path / "secret place" / "cat" / "cat-2.jpg"
     content = file.read_bytes()
     file.unlink()
-    with make_client(few, add=True) as talking:
-        found = post_query(talking, "/api/add", id=bring(talking, content, "another.jpg"))
-    assert found == {"id": few.ids[2], "new": False} and not kept(Path(few.path))
+    with make_client(few, add=True) as client:
+        response = post_query(client, "/api/add", id=bring(client, content, "another.jpg"))
+    assert response == {"id": few.ids[2], "new": False} and not stored_files(Path(few.path))
     assert collection.open(few.path).names == few.names
 
 
 def test_indexing_again_leaves_what_was_added_alone(few, tmp_path):
-    with make_client(few, add=True) as talking:
-        made = post_query(talking, "/api/add", id=bring(talking, picture()))["id"]
+    with make_client(few, add=True) as client:
+        photographs = post_query(client, "/api/add", id=bring(client, picture()))["id"]
     source = tmp_path / "secret place"
     (source / "cat" / "cat-0.jpg").unlink()
     (source / "the same.png").write_bytes(picture())
     for _ in range(2):
         again, _ = indexing.build_with_report(source, tiny_encoder(), few.path, prune=True)
-        at = again.ids.index(made)
+        at = again.ids.index(photographs)
         assert len(again) == 6 and again.names[at] == "noise.png"
-        assert additions.ADDED_GROUP in again.groups() and len(kept(Path(few.path))) == 1
+        assert additions.ADDED_GROUP in again.groups() and len(stored_files(Path(few.path))) == 1
     everything, _ = indexing.build_with_report(
         tmp_path, tiny_encoder(), few.path, prune=True
     )  # the collection lies inside
-    assert everything.names[everything.ids.index(made)] == "noise.png"
+    assert everything.names[everything.ids.index(photographs)] == "noise.png"
 
 
-def test_what_fails_leaves_nothing_behind(mine, monkeypatch):
+def test_what_fails_leaves_nothing_behind(writable_path, monkeypatch):
     def full(self, batch, fragments=None):
-        raise InputError(f"cannot write {mine}: no space left")
+        raise InputError(f"cannot write {writable_path}: no space left")
 
-    with make_client(collection.open(mine, tiny_encoder()), add=True) as talking:
-        key = bring(talking, picture())
+    with make_client(collection.open(writable_path, tiny_encoder()), add=True) as client:
+        key = bring(client, picture())
         with monkeypatch.context() as patch:
             patch.setattr(IndexSession, "commit", full)
-            reply = talking.post("/api/add", json={"id": key})
-        assert "no space left" in reply.text and "kept here" not in reply.text and not kept(mine)
-        assert talking.get("/api/about").json()["count"] == 30
-        post_query(talking, "/api/add", id=key)
-        other = bring(talking, picture(1))
+            reply = client.post("/api/add", json={"id": key})
+        assert (
+            "no space left" in reply.text
+            and "kept here" not in reply.text
+            and not stored_files(writable_path)
+        )
+        assert client.get("/api/about").json()["count"] == 30
+        post_query(client, "/api/add", id=key)
+        other = bring(client, picture(1))
         monkeypatch.setattr(additions, "MAX_ADDED_BYTES", 2 * len(picture()))
-        reply = talking.post("/api/add", json={"id": other})
+        reply = client.post("/api/add", json={"id": other})
         assert reply.status_code == 413 and "bilrp index" in reply.json()["error"]
-    assert len(kept(mine)) == 1 and len(collection.open(mine)) == 31
+    assert len(stored_files(writable_path)) == 1 and len(collection.open(writable_path)) == 31
 
 
-def test_a_file_that_is_there_is_not_written_again(mine):
-    place = mine / "app" / "added" / additions.hashlib.sha256(picture()).hexdigest()[:32]
+def test_a_file_that_is_there_is_not_written_again(writable_path):
+    place = writable_path / "app" / "added" / additions.hashlib.sha256(picture()).hexdigest()[:32]
     place.parent.mkdir(parents=True)
     place.write_bytes(picture())
     place.chmod(0o444)
     before = place.stat().st_mtime_ns, place.stat().st_ino
-    with make_client(collection.open(mine, tiny_encoder()), add=True) as talking:
-        post_query(talking, "/api/add", id=bring(talking, picture()))
+    with make_client(collection.open(writable_path, tiny_encoder()), add=True) as client:
+        post_query(client, "/api/add", id=bring(client, picture()))
         assert (place.stat().st_mtime_ns, place.stat().st_ino) == before
         bad = place.with_name(additions.hashlib.sha256(picture(1)).hexdigest()[:32])
         bad.write_bytes(picture(2))  # of another content than its name says
-        reply = talking.post("/api/add", json={"id": bring(talking, picture(1))})
+        reply = client.post("/api/add", json={"id": bring(client, picture(1))})
         assert "another content" in reply.text and bad.exists()
-    assert len(collection.open(mine)) == 31
+    assert len(collection.open(writable_path)) == 31
 
 
-def test_what_cannot_be_written_to_is_only_looked_at(mine):
-    found = collection.open(mine, tiny_encoder())
-    found.path = "s3://somewhere/mine.lance"
+def test_what_cannot_be_written_to_is_only_looked_at(writable_path):
+    opened = collection.open(writable_path, tiny_encoder())
+    opened.path = "s3://somewhere/mine.lance"
     with pytest.raises(InputError, match="without --add"):
-        server.make_collection_app(found, AccessPolicy(PORT), add=True)
+        server.make_collection_app(opened, AccessPolicy(PORT), add=True)
 
 
-def test_what_was_asked_before_is_answered_as_it_was(mine, tmp_path):
-    old = CollectionSession(collection.open(mine, tiny_encoder()), retain_uploads=True)
+def test_what_was_asked_before_is_answered_as_it_was(writable_path, tmp_path):
+    old = CollectionSession(collection.open(writable_path, tiny_encoder()), retain_uploads=True)
     key, _ = old.add_query(saved(tmp_path), "noise.png")
     asked = VectorSpec(old.ids[3], part=(9, 10))
     before = analyses.find_neighbours(old, asked, 40)
-    made, found = additions.append_query(old, old.get_query(key))
-    assert found is not None
-    tables.delete_rows(str(mine), "items.lance", old.ids[0])  # positions move
-    new = old.with_collection(collection.open(mine, tiny_encoder()))
+    photographs, result = additions.append_query(old, old.get_query(key))
+    assert result is not None
+    tables.delete_rows(str(writable_path), "items.lance", old.ids[0])  # positions move
+    new = old.with_collection(collection.open(writable_path, tiny_encoder()))
     assert analyses.find_neighbours(old, asked, 40) == before and before["of"] == 30
     after = analyses.find_neighbours(new, asked, 40)
     assert {n["id"] for n in after["neighbours"]} == {n["id"] for n in before["neighbours"]} - {
         old.ids[0]
-    } | {made}
+    } | {photographs}
     assert {n["id"]: n["name"] for n in after["neighbours"]}.items() >= {
         n["id"]: n["name"] for n in before["neighbours"] if n["id"] != old.ids[0]
     }.items()
@@ -210,31 +216,31 @@ def test_what_lasts_is_finished_whoever_leaves_and_whatever_is_asked_next():
                 bar.advance(1)
             return "added"
 
-        desk = JobQueue()
-        first = desk.submit("me", lasting, persistent=True)
+        queue = JobQueue()
+        first = queue.submit("me", lasting, persistent=True)
         begun.wait(120)
-        second = desk.submit("me", lambda: "second", persistent=True)
-        third = desk.submit("me", lambda: "third")
+        second = queue.submit("me", lambda: "second", persistent=True)
+        third = queue.submit("me", lambda: "third")
         first.cancelled.set()  # the visitor leaves
         go.set()
-        found = []
+        results = []
         for ticket in (first, second, third):
             news = await ticket.next_event()
             while not {"answer", "error"} & news.keys():
                 news = await ticket.next_event()
-            found.append(news.get("answer", news))
-        desk.close()
-        return found
+            results.append(news.get("answer", news))
+        queue.close()
+        return results
 
     with ThreadPoolExecutor(1) as thread:  # here a loop may be running already
         assert thread.submit(asyncio.run, play()).result() == ["added", "second", "third"]
 
 
 @pytest.mark.browser
-def test_a_query_is_added_by_its_button(visit, mine, tmp_path):
+def test_a_query_is_added_by_its_button(visit, writable_path, tmp_path):
     Image.new("RGB", (64, 48), (200, 30, 30)).save(tmp_path / "red.png")
     with run_server(
-        partial(server.make_collection_app, collection.open(mine, tiny_encoder()), add=True)
+        partial(server.make_collection_app, collection.open(writable_path, tiny_encoder()), add=True)
     ) as at:
         tab = visit("/", at=at)
         tab.wait_for_selector(".grid li img")

@@ -30,9 +30,9 @@ from bilrp.render import bundle, page
 
 
 @pytest.fixture(scope="module")
-def talking(made):
-    with make_client(made) as found:
-        yield found
+def client(photographs):
+    with make_client(photographs) as test_client:
+        yield test_client
 
 
 def png(colour: int = 0) -> bytes:
@@ -51,19 +51,19 @@ def alone(play):
 
 
 def test_the_pages_words_are_called_by_the_decompositions_numbers(texts):
-    with make_client(texts) as talking:
-        drawn = post_query(talking, "/api/pair", a=texts.ids[0], b=texts.ids[1], similarity="dot")
+    with make_client(texts) as client:
+        drawn = post_query(client, "/api/pair", a=texts.ids[0], b=texts.ids[1], similarity="dot")
         whole = texts.decomposition(0)
         assert drawn["a"]["count"] == whole.regions.count - 2, "the marks are not drawn"
         assert drawn["a"]["numbers"] == list(range(1, whole.regions.count - 1))
         cat = drawn["a"]["numbers"][drawn["a"]["names"].index("cat")]
-        found = post_query(
-            talking, "/api/cover", a=texts.ids[0], b=texts.ids[1], regions=[cat], similarity="dot"
+        response = post_query(
+            client, "/api/cover", a=texts.ids[0], b=texts.ids[1], regions=[cat], similarity="dot"
         )
         names = whole.regions.names
         assert names is not None and names[cat] == "cat"
         share = texts.explain(0, 1, similarity="dot").relevance[cat].sum()
-        fell = found["before"] - found["predicted"]
+        fell = response["before"] - response["predicted"]
         other = texts.decomposition(1)
         rest = float(whole.parts[cat].float() @ other.unattributed.float())
         assert fell == pytest.approx(float(share) + rest, rel=2e-2, abs=1e-3)
@@ -91,27 +91,27 @@ def test_texts_are_shown_as_they_were_written(visit, texts):
         tab.wait_for_selector(".near[data-done=yes]")
         shown = {line.strip() for line in tab.locator(".near .heat.words").all_inner_texts()}
         assert shown == {"Two kittens rested.", "A dog sat."}, "no [CLS], no space before a full stop"
-        found = tab.evaluate(
+        values = tab.evaluate(
             """async () => {
                 const { pieces } = await import("/page/text.js");
                 const view = { kind: "text", text: "A 🐈 sat", spans: [[0, 1], [2, 3], [4, 7], null] }; // as Python counts
                 return pieces({ names: ["a", "🐈", "sat", "[SEP]"], count: 4, view }).map(({ text }) => text);
             }"""
         )
-        assert found == ["A", "🐈", "sat", "[SEP]"]
+        assert values == ["A", "🐈", "sat", "[SEP]"]
         tab.close()
 
 
 @pytest.mark.browser
 def test_what_is_pinned_is_told_by_the_decompositions_numbers(chromium, texts):
-    found = texts.explain(0, 1, similarity="dot")
+    explanation = texts.explain(0, 1, similarity="dot")
     tab = chromium.new_page()
     tab.set_default_timeout(90_000)
     tab.set_content("<main></main>")
     tab.evaluate(
         "() => { window.told = []; addEventListener('bilrp-chosen', ({ detail }) => told.push(detail)); }"
     )
-    data = json.dumps(page.build_payload(found) | {"palette": "paper", "compact": False})
+    data = json.dumps(page.build_payload(explanation) | {"palette": "paper", "compact": False})
     tab.add_script_tag(
         content=f"{bundle.bundle_script('mount')}\nmount(document.querySelector('main'), {data});",
         type="module",
@@ -122,10 +122,10 @@ def test_what_is_pinned_is_told_by_the_decompositions_numbers(chromium, texts):
     tab.locator(".region[data-side=a][data-i='1'][aria-selected=true]").wait_for()
     tab.locator(".found button").first.click()
     tab.locator(".found button[aria-pressed=true]").wait_for()
-    first = found.findings()[0]
-    told = tab.evaluate("() => told")
-    assert told[0] == {"side": "a", "regions": [2], "partner": None}
-    assert told[-1] == {"finding": 0, "a": list(first.a), "b": list(first.b)}
+    first = explanation.findings()[0]
+    messages = tab.evaluate("() => told")
+    assert messages[0] == {"side": "a", "regions": [2], "partner": None}
+    assert messages[-1] == {"finding": 0, "a": list(first.a), "b": list(first.b)}
     tab.close()
 
 
@@ -144,16 +144,16 @@ def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
         return "done"
 
     async def play() -> list[object]:
-        desk = JobQueue(max_pending=2)
-        first = desk.submit("first", slow)
+        queue = JobQueue(max_pending=2)
+        first = queue.submit("first", slow)
         begun.wait(120)
         held, tickets = [], []
         for _ in range(40):
             large = Large()
             held.append(weakref.ref(large))
-            tickets.append(desk.submit("hasty", partial(id, large)))
+            tickets.append(queue.submit("hasty", partial(id, large)))
             del large
-        longest = len(desk.jobs)
+        longest = len(queue.jobs)
         for ticket in tickets[:-1]:  # told at once: the worker is still at the first
             news = await ticket.next_event()
             while "error" not in news:
@@ -164,13 +164,13 @@ def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
         gc.collect()
         alive = sum(ref() is not None for ref in held)
         for number in range(30):  # who leaves makes room, and takes nothing with them
-            desk.submit(f"leaving{number}", int).cancelled.set()
-        desk.submit("other", int)
+            queue.submit(f"leaving{number}", int).cancelled.set()
+        queue.submit("other", int)
         with pytest.raises(QueueFull):
-            desk.submit("another", int)
+            queue.submit("another", int)
         go.set()
         assert await first.next_event() == {"answer": "done"}
-        desk.close()
+        queue.close()
         return [longest, alive]
 
     assert alone(play()) == [2, 1]
@@ -186,8 +186,13 @@ def scope(path: str, kind: str) -> dict:
     }  # fmt: skip
 
 
-def test_of_a_question_no_more_is_held_than_it_may_have(made):
-    app, piece, taken, status = server.make_collection_app(made, AccessPolicy(PORT)), bytes(64 * 1024), [], []
+def test_of_a_question_no_more_is_held_than_it_may_have(photographs):
+    app, piece, taken, status = (
+        server.make_collection_app(photographs, AccessPolicy(PORT)),
+        bytes(64 * 1024),
+        [],
+        [],
+    )
 
     async def receive() -> dict:
         taken.append(len(piece))
@@ -203,38 +208,38 @@ def test_of_a_question_no_more_is_held_than_it_may_have(made):
 # ------------------------------------------------------------ questions
 
 
-def test_neighbours_of_a_group_are_those_of_its_mean(talking, made):
-    found = post_query(talking, "/api/neighbours", group="cat", k=5, similarity="dot")["neighbours"]
-    scores = made.embeddings @ made.mean("cat").numpy()
+def test_neighbours_of_a_group_are_those_of_its_mean(client, photographs):
+    response = post_query(client, "/api/neighbours", group="cat", k=5, similarity="dot")["neighbours"]
+    scores = photographs.embeddings @ photographs.mean("cat").numpy()
     order = np.argsort(-scores, kind="stable")[:5]
-    assert [n["id"] for n in found] == [made.ids[i] for i in order]
-    assert talking.post("/api/neighbours", json={"group": "none"}).status_code == 404
+    assert [n["id"] for n in response] == [photographs.ids[i] for i in order]
+    assert client.post("/api/neighbours", json={"group": "none"}).status_code == 404
 
 
 @pytest.mark.parametrize("k", [1.5, [1], {}, True])
-def test_how_many_is_a_whole_number(talking, made, k):
-    assert talking.post("/api/neighbours", json={"id": made.ids[0], "k": k}).status_code == 422
+def test_how_many_is_a_whole_number(client, photographs, k):
+    assert client.post("/api/neighbours", json={"id": photographs.ids[0], "k": k}).status_code == 422
 
 
-def test_a_side_of_a_contrast_is_an_item_or_a_group(talking, made):
-    key = made.ids[0]
+def test_a_side_of_a_contrast_is_an_item_or_a_group(client, photographs):
+    key = photographs.ids[0]
     for first in ({"id": key, "group": [1]}, {"id": key, "group": "cat"}, {"group": {}}, {"id": [1]}, {}):
-        reply = talking.post("/api/contrast", json={"id": key, "first": first, "second": {"group": "cat"}})
+        reply = client.post("/api/contrast", json={"id": key, "first": first, "second": {"group": "cat"}})
         assert reply.status_code == 422, (first, reply.text)
 
 
-def brought(talking, colour: int, name: str) -> str:
+def brought(client, colour: int, name: str) -> str:
     kind = {"content-type": "image/png"}
-    return talking.post(f"/api/query?name={name}", content=png(colour), headers=kind).json()["id"]
+    return client.post(f"/api/query?name={name}", content=png(colour), headers=kind).json()["id"]
 
 
-def test_nobody_renames_what_another_brought(talking):
-    mine, theirs = brought(talking, 1, "mine.png"), brought(talking, 1, "theirs.png")
-    assert mine != theirs and brought(talking, 1, "mine.png") == mine
-    assert post_query(talking, "/api/side", id=mine)["name"] == "mine.png"
+def test_nobody_renames_what_another_brought(client):
+    first, theirs = brought(client, 1, "mine.png"), brought(client, 1, "theirs.png")
+    assert first != theirs and brought(client, 1, "mine.png") == first
+    assert post_query(client, "/api/side", id=first)["name"] == "mine.png"
 
 
-def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch, tmp_path):
+def test_a_query_that_is_pushed_out_meanwhile_is_unknown(photographs, monkeypatch, tmp_path):
     """It goes right after the first look."""
 
     class Fleeting(dict):
@@ -244,14 +249,14 @@ def test_a_query_that_is_pushed_out_meanwhile_is_unknown(made, monkeypatch, tmp_
         def __contains__(self, name):
             return self.pop(name, None) is not None
 
-    shelf = CollectionSession(made)
+    session = CollectionSession(photographs)
     (tmp_path / "mine.png").write_bytes(png())
-    key, _ = shelf.add_query(tmp_path / "mine.png", "mine.png")
-    query, refusals = shelf._queries[key], []
+    key, _ = session.add_query(tmp_path / "mine.png", "mine.png")
+    query, refusals = session._queries[key], []
     for call in (
-        shelf.name, shelf.view, shelf.thumbnail, shelf.full_view, shelf.item, shelf.embedding, shelf.parts
+        session.name, session.view, session.thumbnail, session.full_view, session.item, session.embedding, session.parts
     ):  # fmt: skip
-        monkeypatch.setattr(shelf, "_queries", Fleeting({key: query}))
+        monkeypatch.setattr(session, "_queries", Fleeting({key: query}))
         try:
             call(key)
         except HTTPError as refused:
@@ -271,18 +276,18 @@ def few(folder, tmp_path):
 
 def test_what_cannot_be_kept_is_shown_all_the_same(few):
     (Path(few.path) / "app").write_text("in the way: no folder can be made here")
-    with make_client(few) as talking:
-        assert post_query(talking, "/api/map")["places"]
-        assert "suspects" in post_query(talking, "/api/audit")
+    with make_client(few) as client:
+        assert post_query(client, "/api/map")["places"]
+        assert "suspects" in post_query(client, "/api/audit")
 
 
 def test_where_a_file_lies_is_not_told(few, tmp_path):
     spoiled = tmp_path / "secret place" / "cat" / "cat-0.jpg"
     spoiled.write_bytes(b"")
-    with make_client(few) as talking:
+    with make_client(few) as client:
         at = few.names.index("cat-0.jpg")
         question = {"a": few.ids[at], "b": few.ids[at - 1], "regions": [1]}
-        said = talking.post("/api/cover", json=question).text
+        said = client.post("/api/cover", json=question).text
         assert "cat-0.jpg: the file is empty" in said
         assert "secret" not in said and str(tmp_path) not in said
 
@@ -309,18 +314,18 @@ def test_who_comes_before_the_server_has_started_waits():
 
 
 @pytest.mark.browser
-def test_items_of_groups_that_are_not_told_apart_have_no_colour_of_one_that_is(visit, made):
+def test_items_of_groups_that_are_not_told_apart_have_no_colour_of_one_that_is(visit, photographs):
     tab = visit("/")
     about = {"groups": [{"name": "cat"}, {"name": "coffee"}]}
-    found = tab.evaluate(
+    values = tab.evaluate(
         """async (about) => {
             const { groupsOf, UNKNOWN } = await import("/web/atlas.js");
             return Array.from(await groupsOf(about, 35), (k) => (k === UNKNOWN ? null : k));
         }""",
         about,
     )
-    group = [name for _, name in sorted((p, n) for n, of in made.groups().items() for p in of)]
-    assert found == [{"cat": 0, "coffee": 1}.get(name) for name in group] + [None] * 5
+    group = [name for _, name in sorted((p, n) for n, of in photographs.groups().items() for p in of)]
+    assert values == [{"cat": 0, "coffee": 1}.get(name) for name in group] + [None] * 5
 
 
 @pytest.mark.browser
@@ -329,7 +334,7 @@ def test_a_page_that_failed_is_asked_for_again(chromium, address):
     tab.set_default_timeout(90_000)
     tab.goto(f"{address}/contrast")
     tab.route("**/api/items?offset=7*", lambda route: route.abort(), times=1)
-    found = tab.evaluate(
+    values = tab.evaluate(
         """async () => {
             const { createPages } = await import("/web/api.js");
             const page = createPages((n) => `/api/items?offset=7&limit=${n}`);
@@ -338,5 +343,5 @@ def test_a_page_that_failed_is_asked_for_again(chromium, address):
             return [first, second.items.length, page(3) === page(3)];
         }"""
     )
-    assert found == ["failed", 3, True]
+    assert values == ["failed", 3, True]
     tab.close()

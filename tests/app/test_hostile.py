@@ -25,15 +25,15 @@ HOST = f"127.0.0.1:{PORT}"
 
 
 @pytest.fixture(scope="module")
-def talking(made):
-    with make_client(made, max_bytes=2**20) as found:
-        yield found
+def client(photographs):
+    with make_client(photographs, max_bytes=2**20) as test_client:
+        yield test_client
 
 
 @pytest.fixture(autouse=True)
-def lives_on(talking):
+def lives_on(client):
     yield
-    assert talking.get("/api/about").json()["count"] == 30
+    assert client.get("/api/about").json()["count"] == 30
 
 
 TRAVERSALS = [
@@ -45,17 +45,17 @@ TRAVERSALS = [
 
 
 @pytest.mark.parametrize("path", TRAVERSALS)
-def test_no_path_leads_out(talking, path):
-    reply = talking.get(path)
+def test_no_path_leads_out(client, path):
+    reply = client.get(path)
     assert reply.status_code == 404 and "root:" not in reply.text and "import" not in reply.text
     assert "error" in reply.json()
 
 
-def test_a_source_path_is_no_id(talking, made, folder):
+def test_a_source_path_is_no_id(client, photographs, folder):
     inside = str(folder / "cat" / "cat-0.jpg")
-    assert made.position(inside) is not None
+    assert photographs.position(inside) is not None
     for key in (inside, inside[1:], "cat-0.jpg", "0", "", "q" + "0" * 31, "' OR '1'='1", "f" * 32, "F" * 32):
-        assert talking.post("/api/neighbours", json={"id": key}).status_code == 404, key
+        assert client.post("/api/neighbours", json={"id": key}).status_code == 404, key
 
 
 NAMES = [
@@ -65,8 +65,8 @@ NAMES = [
 
 
 @pytest.mark.parametrize("host", NAMES)
-def test_another_host_is_refused(talking, host):
-    reply = talking.get("/api/about", headers={"host": host})
+def test_another_host_is_refused(client, host):
+    reply = client.get("/api/about", headers={"host": host})
     assert reply.status_code == 421 and "count" not in reply.text
 
 
@@ -81,22 +81,22 @@ ORIGINS = [
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_another_origin_is_refused(talking, made, origin):
+def test_another_origin_is_refused(client, photographs, origin):
     for reply in (
-        talking.post("/api/neighbours", json={"id": made.ids[0]}, headers={"origin": origin}),
-        talking.get("/api/about", headers={"origin": origin}),
+        client.post("/api/neighbours", json={"id": photographs.ids[0]}, headers={"origin": origin}),
+        client.get("/api/about", headers={"origin": origin}),
     ):
         assert reply.status_code == 403 and "access-control-allow-origin" not in reply.headers
 
 
-def test_a_cross_site_request_is_refused_and_a_link_is_not(talking):
+def test_a_cross_site_request_is_refused_and_a_link_is_not(client):
     foreign = {"sec-fetch-site": "cross-site"}
-    assert talking.get("/api/about", headers=foreign).status_code == 403
-    assert talking.get("/api/about", headers={"sec-fetch-site": "same-site"}).status_code == 403
-    assert talking.get("/", headers=foreign | {"sec-fetch-mode": "navigate"}).status_code == 200
-    assert talking.post("/api/map", headers=foreign | {"sec-fetch-mode": "navigate"}).status_code == 403
+    assert client.get("/api/about", headers=foreign).status_code == 403
+    assert client.get("/api/about", headers={"sec-fetch-site": "same-site"}).status_code == 403
+    assert client.get("/", headers=foreign | {"sec-fetch-mode": "navigate"}).status_code == 200
+    assert client.post("/api/map", headers=foreign | {"sec-fetch-mode": "navigate"}).status_code == 403
     own = {"origin": f"http://{HOST}", "sec-fetch-site": "same-origin"}
-    assert talking.get("/api/about", headers=own).status_code == 200
+    assert client.get("/api/about", headers=own).status_code == 200
 
 
 BODIES = [
@@ -111,32 +111,33 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("body", "status"), BODIES, ids=range(len(BODIES)))
-def test_bad_questions_are_refused(talking, made, body, status):
-    body = body.replace(b"%s", made.ids[0].encode())
-    reply = talking.post("/api/neighbours", content=body, headers={"content-type": "application/json"})
+def test_bad_questions_are_refused(client, photographs, body, status):
+    body = body.replace(b"%s", photographs.ids[0].encode())
+    reply = client.post("/api/neighbours", content=body, headers={"content-type": "application/json"})
     said = json.loads(reply.text.strip().splitlines()[-1])
     assert status in (reply.status_code, said.get("status")) and len(said["error"]) < 200
 
 
-def test_the_wrong_way_of_asking(talking, made):
-    assert talking.post("/api/neighbours", content=b"id=1").status_code == 415
-    assert talking.get("/api/neighbours").status_code == 405
-    assert talking.put("/api/about").status_code == talking.delete("/").status_code == 405
-    assert talking.get("/api/items?offset=-1").status_code == 422
-    assert talking.get("/api/items?limit=9e9").status_code == 422
-    assert len(talking.get("/api/items?limit=999999").json()["items"]) == 30
+def test_the_wrong_way_of_asking(client, photographs):
+    assert client.post("/api/neighbours", content=b"id=1").status_code == 415
+    assert client.get("/api/neighbours").status_code == 405
+    assert client.put("/api/about").status_code == client.delete("/").status_code == 405
+    assert client.get("/api/items?offset=-1").status_code == 422
+    assert client.get("/api/items?limit=9e9").status_code == 422
+    assert len(client.get("/api/items?limit=999999").json()["items"]) == 30
     assert (
-        talking.get("/api/items?group=none").status_code
-        == talking.get("/api/groups?name=none").status_code
+        client.get("/api/items?group=none").status_code
+        == client.get("/api/groups?name=none").status_code
         == 404
     )
-    for against in ([], "x", [3], [{"id": made.ids[0]}] * 25, None):
-        reply = talking.post("/api/heat", json={"id": made.ids[0], "against": against})
+    for against in ([], "x", [3], [{"id": photographs.ids[0]}] * 25, None):
+        reply = client.post("/api/heat", json={"id": photographs.ids[0], "against": against})
         assert reply.status_code == 422, against
     assert (
-        talking.post("/api/contrast", json={"id": made.ids[0], "first": {}, "second": 3}).status_code == 422
+        client.post("/api/contrast", json={"id": photographs.ids[0], "first": {}, "second": 3}).status_code
+        == 422
     )
-    assert talking.get(f"/api/export/html?a={made.ids[29]}&b={made.ids[28]}").status_code == 409
+    assert client.get(f"/api/export/html?a={photographs.ids[29]}&b={photographs.ids[28]}").status_code == 409
 
 
 def png(wide: int, high: int) -> bytes:
@@ -160,67 +161,65 @@ UPLOADS = [
 
 
 @pytest.mark.parametrize(("body", "kind", "status"), UPLOADS, ids=range(len(UPLOADS)))
-def test_bad_uploads_are_refused(talking, body, kind, status):
-    reply = talking.post("/api/query?name=../../x", content=body, headers={"content-type": kind})
+def test_bad_uploads_are_refused(client, body, kind, status):
+    reply = client.post("/api/query?name=../../x", content=body, headers={"content-type": kind})
     assert reply.status_code == status and "/tmp" not in reply.text and "Traceback" not in reply.text
 
 
-def test_a_body_without_a_length_is_counted_as_it_comes(talking):
+def test_a_body_without_a_length_is_counted_as_it_comes(client):
     pieces = (bytes(2**18) for _ in range(8))
-    reply = talking.post("/api/query", content=pieces, headers={"content-type": "image/png"})
+    reply = client.post("/api/query", content=pieces, headers={"content-type": "image/png"})
     assert reply.status_code == 413
 
 
-def test_queries_are_few_and_the_oldest_go(made, folder):
+def test_queries_are_few_and_the_oldest_go(photographs, folder):
     from PIL import Image
 
-    with make_client(made) as talking:
+    with make_client(photographs) as client:
         keys = []
         for number in range(30):
             buffer = io.BytesIO()
             Image.new("RGB", (16, 16), (number, 0, 0)).save(buffer, "PNG")
-            sent = talking.post(
-                "/api/query", content=buffer.getvalue(), headers={"content-type": "image/png"}
-            )
+            sent = client.post("/api/query", content=buffer.getvalue(), headers={"content-type": "image/png"})
             keys.append(sent.json()["id"])
-        known = [talking.get(f"/api/items/{key}/thumbnail").status_code for key in keys]
+        known = [client.get(f"/api/items/{key}/thumbnail").status_code for key in keys]
         assert known == [404] * 6 + [200] * 24
 
 
-def test_every_answer_tells_the_browser_what_it_may_do(talking):
+def test_every_answer_tells_the_browser_what_it_may_do(client):
     for path, status in (("/", 200), ("/api/about", 200), ("/web/main.js", 200), ("/none", 404)):
-        reply = talking.get(path)
+        reply = client.get(path)
         assert reply.status_code == status
         assert all(reply.headers[name] for name in SECURITY_HEADERS)
         assert "unsafe" not in reply.headers["content-security-policy"] and "server" not in reply.headers
 
 
-def test_beyond_this_machine_a_token_is_asked_for(made):
-    door = AccessPolicy.for_host("192.168.1.9", PORT)
-    assert door.token and len(door.token) > 24
-    with make_client(made, policy=door, host=f"192.168.1.9:{PORT}") as talking:
-        assert talking.get("/api/about").status_code == talking.get("/?token=wrong").status_code == 401
-        assert talking.get("/api/about", headers={"authorization": "Bearer wrong"}).status_code == 401
-        assert talking.get("/api/about", headers={"cookie": "bilrp=wrong"}).status_code == 401
-        assert talking.post(f"/api/map?token={door.token}").status_code == 401
-        said = talking.get("/api/about", headers={"authorization": f"Bearer {door.token}"})
+def test_beyond_this_machine_a_token_is_asked_for(photographs):
+    policy = AccessPolicy.for_host("192.168.1.9", PORT)
+    assert policy.token and len(policy.token) > 24
+    with make_client(photographs, policy=policy, host=f"192.168.1.9:{PORT}") as client:
+        assert client.get("/api/about").status_code == client.get("/?token=wrong").status_code == 401
+        assert client.get("/api/about", headers={"authorization": "Bearer wrong"}).status_code == 401
+        assert client.get("/api/about", headers={"cookie": "bilrp=wrong"}).status_code == 401
+        assert client.post(f"/api/map?token={policy.token}").status_code == 401
+        said = client.get("/api/about", headers={"authorization": f"Bearer {policy.token}"})
         assert said.status_code == 200
-        arrived = talking.get(f"/?token={door.token}", follow_redirects=False)
+        arrived = client.get(f"/?token={policy.token}", follow_redirects=False)
         assert arrived.status_code == 303 and arrived.headers["location"] == "/"
         assert (
             "HttpOnly" in arrived.headers["set-cookie"] and "SameSite=Strict" in arrived.headers["set-cookie"]
         )
-        assert talking.get("/api/about").status_code == 200  # by the cookie
-        evil = talking.get(f"//evil.example/?token={door.token}", follow_redirects=False)
+        assert client.get("/api/about").status_code == 200  # by the cookie
+        evil = client.get(f"//evil.example/?token={policy.token}", follow_redirects=False)
         assert not evil.headers.get("location", "/").startswith("//")
 
 
-def test_open_to_every_address_a_name_is_still_refused(made):
-    door = AccessPolicy.for_host("0.0.0.0", PORT)
-    word = {"authorization": f"Bearer {door.token}"}
-    with make_client(made, policy=door, host=f"10.1.2.3:{PORT}") as talking:
-        assert talking.get("/api/about", headers=word).status_code == 200
-        assert talking.get("/api/about", headers=word | {"host": f"evil.example:{PORT}"}).status_code == 421
+def test_open_to_every_address_a_name_is_still_refused(photographs):
+    policy = AccessPolicy.for_host("0.0.0.0", PORT)
+    word = {"authorization": f"Bearer {policy.token}"}
+    with make_client(photographs, policy=policy, host=f"10.1.2.3:{PORT}") as client:
+        assert client.get("/api/about", headers=word).status_code == 200
+        assert client.get("/api/about", headers=word | {"host": f"evil.example:{PORT}"}).status_code == 421
 
 
 # ------------------------------------------------------------ over a real socket
@@ -232,13 +231,13 @@ class Hasty(server.HeaderTimeoutProtocol):
 
 def socket_to(address: str) -> socket.socket:
     parts = urlsplit(address)
-    found = socket.create_connection((parts.hostname, parts.port))
-    found.settimeout(120)
-    return found
+    connection = socket.create_connection((parts.hostname, parts.port))
+    connection.settimeout(120)
+    return connection
 
 
-def test_who_never_finishes_a_head_is_sent_away(made):
-    with run_server(partial(server.make_collection_app, made), protocol=Hasty) as address:
+def test_who_never_finishes_a_head_is_sent_away(photographs):
+    with run_server(partial(server.make_collection_app, photographs), protocol=Hasty) as address:
         name = urlsplit(address).netloc.encode()
         with socket_to(address) as slow:  # a head that never ends
             slow.sendall(b"GET / HTTP/1.1\r\nHost: " + name + b"\r\nX: ")
@@ -251,8 +250,10 @@ class Calm(server.HeaderTimeoutProtocol):
     header_timeout_seconds = 600.0
 
 
-def test_who_never_sends_a_body_is_told_so(made):
-    with run_server(partial(server.make_collection_app, made, timeout_seconds=0.5), protocol=Calm) as address:
+def test_who_never_sends_a_body_is_told_so(photographs):
+    with run_server(
+        partial(server.make_collection_app, photographs, timeout_seconds=0.5), protocol=Calm
+    ) as address:
         name = urlsplit(address).netloc.encode()
         with socket_to(address) as slow:  # a body that never comes
             slow.sendall(
@@ -268,8 +269,8 @@ def test_who_never_sends_a_body_is_told_so(made):
             assert polite.recv(100).startswith(b"HTTP/1.1 200 ")
 
 
-def test_many_at_the_desk_is_busy_and_who_leaves_is_not_served(made):
-    """One piece of work holds the desk; two may wait, the third is told to come again, and who hangs up is dropped."""
+def test_a_full_queue_is_busy_and_closed_connections_are_not_served(photographs):
+    """One job runs; two may wait, the third gets 503, and jobs of closed connections are dropped."""
     begun, go = threading.Event(), threading.Event()
 
     def slow() -> str:
@@ -278,35 +279,35 @@ def test_many_at_the_desk_is_busy_and_who_leaves_is_not_served(made):
         return "done"
 
     async def play() -> list[object]:
-        desk = JobQueue(max_pending=2)
-        first = desk.submit("first", slow)
+        queue = JobQueue(max_pending=2)
+        first = queue.submit("first", slow)
         begun.wait(120)
-        second, third = desk.submit("second", lambda: 2), desk.submit("third", lambda: 3)
+        second, third = queue.submit("second", lambda: 2), queue.submit("third", lambda: 3)
         with pytest.raises(QueueFull):
-            desk.submit("fourth", lambda: 4)
+            queue.submit("fourth", lambda: 4)
         second.cancelled.set()  # left
-        again = desk.submit("third", lambda: "newer")  # takes the place of the older question
+        again = queue.submit("third", lambda: "newer")  # takes the place of the older question
         go.set()
-        told = [await ticket.next_event() for ticket in (first, again)]
-        while "answer" not in told[1]:
-            told[1] = await again.next_event()
+        events = [await ticket.next_event() for ticket in (first, again)]
+        while "answer" not in events[1]:
+            events[1] = await again.next_event()
         dropped = [await third.next_event()]
         while "error" not in dropped[0]:
             dropped[0] = await third.next_event()
-        desk.close()
+        queue.close()
         return [
-            told[0]["answer"],
-            told[1]["answer"],
+            events[0]["answer"],
+            events[1]["answer"],
             dropped[0]["error"].status,
-            desk.completed_count,
-            desk.cancelled_count,
+            queue.completed_count,
+            queue.cancelled_count,
         ]
 
     with ThreadPoolExecutor(1) as thread:  # this one may have a loop already
         assert thread.submit(asyncio.run, play()).result() == ["done", "newer", 409, 2, 2]
 
 
-def test_a_visitor_who_hangs_up_ends_the_work(made, monkeypatch):
+def test_a_visitor_who_hangs_up_ends_the_work(photographs, monkeypatch):
     """The engine itself is stopped in the middle: it reports progress, and hears that nobody listens."""
     from bilrp.app.collection_session import CollectionSession
     from bilrp.progress import progress_bar
@@ -325,9 +326,9 @@ def test_a_visitor_who_hangs_up_ends_the_work(made, monkeypatch):
             ended.set()
 
     monkeypatch.setattr(CollectionSession, "parts", endless)
-    with run_server(partial(server.make_collection_app, made)) as address:
+    with run_server(partial(server.make_collection_app, photographs)) as address:
         name = urlsplit(address).netloc.encode()
-        body = json.dumps({"id": made.ids[0]}).encode()
+        body = json.dumps({"id": photographs.ids[0]}).encode()
         with socket_to(address) as leaving:
             leaving.sendall(
                 b"POST /api/side HTTP/1.1\r\nHost: " + name + b"\r\nContent-Type: application/json\r\n"
@@ -338,14 +339,16 @@ def test_a_visitor_who_hangs_up_ends_the_work(made, monkeypatch):
         assert ended.wait(120)
 
 
-def test_the_desk_says_busy_with_a_status_and_when_to_come_again(made):
-    with make_client(made, max_pending=-1) as talking:
-        reply = talking.post("/api/side", json={"id": made.ids[0]})
+def test_a_full_queue_answers_503_with_retry_after(photographs):
+    with make_client(photographs, max_pending=-1) as client:
+        reply = client.post("/api/side", json={"id": photographs.ids[0]})
         assert reply.status_code == 503 and reply.headers["retry-after"] and "busy" in reply.json()["error"]
-        assert post_query(talking, "/api/neighbours", id=made.ids[0])["of"] == 30  # what is quick is answered
+        assert (
+            post_query(client, "/api/neighbours", id=photographs.ids[0])["of"] == 30
+        )  # what is quick is answered
 
 
-def test_nothing_of_the_machine_is_said(talking, made, folder: Path):
-    replies = [talking.get(p).text for p in ("/api/about", "/api/items", "/api/groups?name=cat")]
-    replies += [talking.post("/api/side", json={"id": made.ids[0]}).text]
-    assert not any(str(folder) in text or str(Path(made.path).parent) in text for text in replies)
+def test_nothing_of_the_machine_is_said(client, photographs, folder: Path):
+    replies = [client.get(p).text for p in ("/api/about", "/api/items", "/api/groups?name=cat")]
+    replies += [client.post("/api/side", json={"id": photographs.ids[0]}).text]
+    assert not any(str(folder) in text or str(Path(photographs.path).parent) in text for text in replies)

@@ -110,9 +110,9 @@ def printed(output: Any, word: str) -> Any:
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, made, tmp_path):
+def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, photographs, tmp_path):
     work = tmp_path / "work"
-    shutil.copytree(made.path, work / "taken.lance")
+    shutil.copytree(photographs.path, work / "taken.lance")
     (work / "look.ipynb").write_text(json.dumps(notebook()))
     outside: list[str] = []
     with lab(tmp_path) as address:
@@ -127,19 +127,19 @@ def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, made, tmp
         pair = run(tab, 0)
         pair.locator(".found button").first.click()
         pair.locator(".found button[aria-pressed=true]").wait_for()
-        first = made.explain(0, 7, similarity="cosine").findings()[0]
+        first = photographs.explain(0, 7, similarity="cosine").findings()[0]
         assert printed(run(tab, 1), "pinned") == {"finding": 0, "a": list(first.a), "b": list(first.b)}
 
         wander = run(tab, 2)
-        wander.locator(f"li[data-id='{made.ids[8]}'] button").click()
+        wander.locator(f"li[data-id='{photographs.ids[8]}'] button").click()
         wander.locator(".near[data-done=yes]").wait_for()
         wander.locator(".board .region[tabindex='0']").focus()
         tab.keyboard.press("ArrowDown")
         tab.keyboard.press("Enter")
         wander.locator("p.note", has_text="Ranked by 1 of").wait_for()
-        near = [n.id for n in made.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8]
+        near = [n.id for n in photographs.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8]
         assert wander.locator("ol.near li").evaluate_all("all => all.map(el => el.dataset.id)") == near
         wander.locator(".near[data-done=yes]").wait_for()
-        assert printed(run(tab, 3), "open") == {"id": made.ids[8], "part": [8], "without": []}
+        assert printed(run(tab, 3), "open") == {"id": photographs.ids[8], "part": [8], "without": []}
         tab.close()
     assert outside == []

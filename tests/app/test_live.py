@@ -29,28 +29,28 @@ def test_other_settings_give_what_explain_gives(two):
     encoder, paths, (a, b) = two
     with TestClient(
         server.make_pair_app(encoder, a, b, AccessPolicy(PORT)), base_url=f"http://127.0.0.1:{PORT}"
-    ) as talking:
-        about = talking.get("/api/about").json()
+    ) as client:
+        about = client.get("/api/about").json()
         assert (
             about["live"] and about["choices"]["layers"] == [5] and about["name"] == "cat-0.jpg and cat-1.jpg"
         )
         wish = {"rules": "γ = 0.1", "similarity": "dot", "regions": "16"}
-        before = post_query(talking, "/api/plan", **wish)
-        (shown,) = post_query(talking, "/api/live", **wish)
-        book = composites.uniform(0.1)
+        before = post_query(client, "/api/plan", **wish)
+        (shown,) = post_query(client, "/api/live", **wish)
+        composite = composites.uniform(0.1)
         expected = bilrp.explain(
-            encoder, *paths, composite=book, similarity="dot", regions=bilrp.regions.grid(16)
+            encoder, *paths, composite=composite, similarity="dot", regions=bilrp.regions.grid(16)
         )
         assert shown["account"]["score"] == pytest.approx(expected.score) and shown["a"]["count"] == 4
         work = sum(
             assert_not_none(
-                bilrp.decompose(encoder, p, composite=book, regions=bilrp.regions.grid(16)).plan
+                bilrp.decompose(encoder, p, composite=composite, regions=bilrp.regions.grid(16)).plan
             ).flops
             for p in paths
         )
         assert before["gflop"] == pytest.approx(work / 1e9) and before["seconds"] > 0
-        assert post_query(talking, "/api/plan", **wish)["gflop"] == 0  # at hand
-        layered = post_query(talking, "/api/live", layers=[5], regions="16")
+        assert post_query(client, "/api/plan", **wish)["gflop"] == 0  # at hand
+        layered = post_query(client, "/api/live", layers=[5], regions="16")
         assert layered[0]["title"].startswith("Layer 5")
         for bad in (
             {"layers": [99]},
@@ -61,8 +61,8 @@ def test_other_settings_give_what_explain_gives(two):
             {"similarity": 3},
             {"layers": "5"},
         ):
-            assert talking.post("/api/live", json=bad).status_code == 422
-        assert talking.get("/api/items").status_code == 404
+            assert client.post("/api/live", json=bad).status_code == 422
+        assert client.get("/api/items").status_code == 404
 
 
 @pytest.mark.browser

@@ -13,9 +13,9 @@ from server_helpers import ServerProcess, build_index
 
 @pytest.fixture(scope="module")
 def place(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("stopping")
-    build_index(found, folder / "cat", SLOW)
-    return found
+    target = tmp_path_factory.mktemp("stopping")
+    build_index(target, folder / "cat", SLOW)
+    return target
 
 
 # So many regions and coordinates that a decomposition is under way for as long as the test wants it to be.

@@ -15,9 +15,9 @@ from bilrp.app.collection_session import CollectionSession
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "long"])
-def test_no_file_beside_the_tables_blocks_the_app(mine: Path, kind: str) -> None:
+def test_no_file_beside_the_tables_blocks_the_app(writable_path: Path, kind: str) -> None:
     """A pipe that nobody writes to, a device without an end, a sparse file of a terabyte: each counts as absent."""
-    path = mine / cached_results.CACHE_FOLDER / "map.json"
+    path = writable_path / cached_results.CACHE_FOLDER / "map.json"
     path.parent.mkdir()
     if kind == "pipe":
         os.mkfifo(path)
@@ -27,8 +27,8 @@ def test_no_file_beside_the_tables_blocks_the_app(mine: Path, kind: str) -> None
         with path.open("wb") as file:
             file.truncate(2**40)
     answers: list[dict] = []
-    shelf = CollectionSession(collection.open(mine, tiny_encoder()))
-    worker = threading.Thread(target=lambda: answers.append(cached_results.get_map(shelf)), daemon=True)
+    session = CollectionSession(collection.open(writable_path, tiny_encoder()))
+    worker = threading.Thread(target=lambda: answers.append(cached_results.get_map(session)), daemon=True)
     worker.start()
     worker.join(60)
     assert not worker.is_alive(), "the worker waits for a pipe"

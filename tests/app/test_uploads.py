@@ -33,11 +33,11 @@ WIDE, HIGH = 1600, 1200  # pixels, all of which are held for the screen
 
 def jpeg(number: int) -> bytes:
     """A photograph of one colour, another for each number."""
-    made = io.BytesIO()
+    photographs = io.BytesIO()
     Image.new("RGB", (WIDE, HIGH), (number % 16 * 16, number // 16 % 16 * 16, 128)).save(
-        made, "JPEG", quality=95
+        photographs, "JPEG", quality=95
     )
-    return made.getvalue()
+    return photographs.getvalue()
 
 
 def post(address: str, length: int, body: bytes) -> socket.socket:
@@ -55,9 +55,9 @@ def post(address: str, length: int, body: bytes) -> socket.socket:
 
 
 @pytest.mark.parametrize("slow", [6, MAX_UPLOADS + 4])
-def test_slow_uploads_delay_nobody(made: collection.Collection, slow: int) -> None:
+def test_slow_uploads_delay_nobody(photographs: collection.Collection, slow: int) -> None:
     """Who sends a whole picture is answered while the others are still sending theirs."""
-    with run_server(partial(server.make_collection_app, made, timeout_seconds=60)) as address:
+    with run_server(partial(server.make_collection_app, photographs, timeout_seconds=60)) as address:
         links = [post(address, 1000, b"abc") for _ in range(slow)]
         with post(address, len(jpeg(0)), jpeg(0)) as honest:
             assert honest.recv(15) == b"HTTP/1.1 200 OK"
@@ -145,9 +145,9 @@ def saved(place: Path, number: int) -> Path:
 
 
 def test_what_is_dropped_is_gone_with_its_parts_and_its_picture(
-    made: collection.Collection, tmp_path: Path
+    photographs: collection.Collection, tmp_path: Path
 ) -> None:
-    held, views = CollectionSession(made), []
+    held, views = CollectionSession(photographs), []
     for number in range(2 * collection_session.MAX_QUERIES):
         key, _ = held.add_query(saved(tmp_path, number), "a.jpg")
         views.append(weakref.ref(held.view(key)))
@@ -162,13 +162,13 @@ def test_what_is_dropped_is_gone_with_its_parts_and_its_picture(
 
 
 def test_bytes_of_queries_and_of_parts_are_bounded(
-    made: collection.Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    photographs: collection.Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = WIDE * HIGH * 3
     monkeypatch.setattr(collection_session, "MAX_QUERY_BYTES", 4 * picture)
     monkeypatch.setattr(collection_session, "MAX_PARTS_BYTES", 3 * picture)
     for keep_raw in (False, True):
-        held, key = CollectionSession(made, retain_uploads=keep_raw), ""
+        held, key = CollectionSession(photographs, retain_uploads=keep_raw), ""
         for number in range(6):
             key, _ = held.add_query(saved(tmp_path, number), "a.jpg")
             held.parts(key)

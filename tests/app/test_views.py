@@ -20,12 +20,12 @@ def ranked(tab, words):
     return names(tab)
 
 
-def expected(made, at, **how):
-    near = made.nearest(at, 13, similarity="cosine", **how)
+def expected(photographs, at, **how):
+    near = photographs.nearest(at, 13, similarity="cosine", **how)
     return [n.id for n in near if n.position != at][:12]
 
 
-def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone(visit, made):
+def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone(visit, photographs):
     tab = visit("/")
     tab.wait_for_selector(".grid li img")
     tab.focus(".grid [tabindex='0']")
@@ -36,23 +36,23 @@ def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone
     tab.wait_for_selector(f".grid li[aria-posinset='{2 + across}'] a:focus")
     tab.keyboard.press("Enter")
     at = 1 + across
-    tab.wait_for_url(f"**/item/{made.ids[at]}")
-    assert ranked(tab, "Ranked by the whole") == expected(made, at)
+    tab.wait_for_url(f"**/item/{photographs.ids[at]}")
+    assert ranked(tab, "Ranked by the whole") == expected(photographs, at)
     tab.focus(".board .region[tabindex='0']")
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")  # region 9 of 8 × 8
-    assert ranked(tab, "Ranked by 1 region") == expected(made, at, part=[9])
+    assert ranked(tab, "Ranked by 1 region") == expected(photographs, at, part=[9])
     tab.keyboard.press("Shift+ArrowRight")
     tab.keyboard.press("Shift+ArrowDown")
-    assert ranked(tab, "Ranked by 4 regions") == expected(made, at, part=[9, 10, 17, 18])
+    assert ranked(tab, "Ranked by 4 regions") == expected(photographs, at, part=[9, 10, 17, 18])
     tab.keyboard.press("Shift+Enter")
-    assert ranked(tab, "Ranked without 1 region") == expected(made, at, without=[18])
+    assert ranked(tab, "Ranked without 1 region") == expected(photographs, at, without=[18])
     tab.keyboard.press("Escape")
     first = ranked(tab, "Ranked by the whole")[0]
     tab.focus(".near li:first-child .why")
     tab.keyboard.press("Enter")
-    tab.wait_for_url(f"**/pair/{made.ids[at]}/{first}")
+    tab.wait_for_url(f"**/pair/{photographs.ids[at]}/{first}")
     tab.wait_for_selector(".mounted .found button")
     tab.go_back()
     assert ranked(tab, "Ranked by the whole")[0] == first
@@ -61,9 +61,9 @@ def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone
     tab.wait_for_selector(".grid li img")
 
 
-def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, made):
+def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, photographs):
     at = 8
-    tab = visit(f"/item/{made.ids[at]}", height=560)  # so low that the picture does not fill its place
+    tab = visit(f"/item/{photographs.ids[at]}", height=560)  # so low that the picture does not fill its place
     whole = ranked(tab, "Ranked by the whole")
     box = tab.locator(".board image").bounding_box()
 
@@ -75,11 +75,11 @@ def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, made):
     tab.mouse.move(*spot(3, 4), steps=4)
     tab.mouse.up()
     part = [18, 19, 20, 26, 27, 28]
-    assert ranked(tab, "Ranked by 6 regions") == expected(made, at, part=part) != whole
+    assert ranked(tab, "Ranked by 6 regions") == expected(photographs, at, part=part) != whole
     shown = tab.eval_on_selector_all(
         ".near .about b", "all => all.map(el => Number(el.textContent.replace('−', '-')))"
     )
-    near = [n for n in made.nearest(at, 13, part=part, similarity="cosine") if n.position != at][:12]
+    near = [n for n in photographs.nearest(at, 13, part=part, similarity="cosine") if n.position != at][:12]
     assert shown == pytest.approx([n.score for n in near], abs=6e-4)
     assert tab.url.endswith("?part=18-20.26-28")
     tab.keyboard.down("Shift")
@@ -88,17 +88,19 @@ def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, made):
     tab.mouse.move(*spot(0, 7), steps=4)
     tab.mouse.up()
     tab.keyboard.up("Shift")
-    assert ranked(tab, "Ranked without 8 regions") == expected(made, at, without=list(range(8)))
+    assert ranked(tab, "Ranked without 8 regions") == expected(photographs, at, without=list(range(8)))
     tab.go_back()
-    assert ranked(tab, "Ranked by 6 regions") == expected(made, at, part=part)
+    assert ranked(tab, "Ranked by 6 regions") == expected(photographs, at, part=part)
     tab.click("text=Swap")
-    assert ranked(tab, "Ranked without 6 regions") == expected(made, at, without=part)
+    assert ranked(tab, "Ranked without 6 regions") == expected(photographs, at, without=part)
 
 
-def test_an_address_restores_its_view(visit, made):
-    tab = visit(f"/item/{made.ids[3]}?without=5-7&by=dot")
+def test_an_address_restores_its_view(visit, photographs):
+    tab = visit(f"/item/{photographs.ids[3]}?without=5-7&by=dot")
     tab.wait_for_selector(".near[data-done=yes]")
-    near = [n.id for n in made.nearest(3, 13, without=[5, 6, 7], similarity="dot") if n.position != 3][:12]
+    near = [n.id for n in photographs.nearest(3, 13, without=[5, 6, 7], similarity="dot") if n.position != 3][
+        :12
+    ]
     assert names(tab) == near and tab.locator(".board [aria-selected=true]").count() == 3
     tab.goto(tab.url.split("/item")[0] + "/?group=cat&words=3")
     tab.wait_for_selector(".grid li img")
@@ -108,8 +110,8 @@ def test_an_address_restores_its_view(visit, made):
     assert tab.url.endswith("/?group=cat")
 
 
-def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, made):
-    tab = visit(f"/pair/{made.ids[6]}/{made.ids[7]}")
+def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, photographs):
+    tab = visit(f"/pair/{photographs.ids[6]}/{photographs.ids[7]}")
     tab.wait_for_selector(".mounted .found button")
     assert tab.locator(".saves a").count() == 4
     tab.click(".cover summary")
@@ -122,9 +124,9 @@ def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, made
         float(tab.inner_text(f".scores .{row} .number").replace("−", "-"))
         for row in ("before", "predicted", "true")
     ]
-    a, b = (made.embeddings[i] for i in (6, 7))
+    a, b = (photographs.embeddings[i] for i in (6, 7))
     scale = (a @ a * (b @ b)) ** 0.5
-    share = float(made.share(6, [7], similarity="dot")[regions, 0].sum())
+    share = float(photographs.share(6, [7], similarity="dot")[regions, 0].sum())
     assert numbers[0] == pytest.approx(float(a @ b) / scale, abs=6e-4)
     assert numbers[1] == pytest.approx((float(a @ b) - share) / scale, abs=6e-4)
     assert numbers[2] != numbers[0]  # what it is, test_questions works out
@@ -133,13 +135,13 @@ def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, made
     assert saved.value.path().read_text().startswith("region of a,region of b,relevance")
 
 
-def test_two_neighbours_are_set_against_each_other(visit, made):
-    tab = visit(f"/item/{made.ids[0]}")
+def test_two_neighbours_are_set_against_each_other(visit, photographs):
+    tab = visit(f"/item/{photographs.ids[0]}")
     near = ranked(tab, "Ranked by the whole")
     tab.click(".near li:nth-child(1) .versus")
     tab.click(".near li:nth-child(4) .versus")
     tab.wait_for_selector(".shows[data-done=yes]")
-    cosine = made.nearest(0, 13, similarity="cosine")
+    cosine = photographs.nearest(0, 13, similarity="cosine")
     by_id = {n.id: n.score for n in cosine}
     score = float(tab.get_attribute(".shows li", "data-score"))
     assert score == pytest.approx(by_id[near[0]] - by_id[near[3]], abs=1e-5)
@@ -150,8 +152,8 @@ def test_two_neighbours_are_set_against_each_other(visit, made):
 
 
 @pytest.mark.parametrize("width", [390, 1400])
-def test_names_of_neighbours_are_whole(visit, made, width):
-    tab = visit(f"/item/{made.ids[0]}", width=width)
+def test_names_of_neighbours_are_whole(visit, photographs, width):
+    tab = visit(f"/item/{photographs.ids[0]}", width=width)
     tab.wait_for_selector(".near[data-done=yes]")
     cut = "all => all.filter(el => el.scrollWidth > el.clientWidth).map(el => el.textContent)"
     assert tab.locator(".near .name").count() == 12 and tab.locator(".near .name").evaluate_all(cut) == []
@@ -160,16 +162,16 @@ def test_names_of_neighbours_are_whole(visit, made, width):
 def test_groups_are_told_apart_by_colour_and_mark(visit):
     tab = visit("/map")
     tab.wait_for_selector(".atlas canvas")
-    found = tab.evaluate(
+    values = tab.evaluate(
         """async () => {
             const { look } = await import("/web/atlas.js");
             return Array.from({ length: 30 }, (_, k) => JSON.stringify(look(k)));
         }"""
     )
-    assert len(set(found[:24])) == 24 and set(found[24:]) == {"{}"}
+    assert len(set(values[:24])) == 24 and set(values[24:]) == {"{}"}
 
 
-def test_the_map_opens_what_is_pointed_at(visit, made):
+def test_the_map_opens_what_is_pointed_at(visit, photographs):
     tab = visit("/map")
     tab.wait_for_selector(".atlas canvas")
     assert "principal components" in tab.inner_text(".lead")
@@ -181,7 +183,7 @@ def test_the_map_opens_what_is_pointed_at(visit, made):
     tab.wait_for_url(f"**{there}")
 
 
-def test_a_group_and_the_audit_open_their_examples(visit, made):
+def test_a_group_and_the_audit_open_their_examples(visit, photographs):
     tab = visit("/group?name=cat")
     tab.wait_for_selector("main[data-done=yes]")
     assert tab.locator("h1").inner_text() == "cat" and tab.locator(".near .heat.lit").count() == 12
@@ -191,11 +193,11 @@ def test_a_group_and_the_audit_open_their_examples(visit, made):
     tab.wait_for_selector(".mounted .found button")
 
 
-def test_a_file_becomes_a_query(visit, made, folder):
+def test_a_file_becomes_a_query(visit, photographs, folder):
     tab = visit("/")
     tab.wait_for_selector(".grid li img")
     tab.set_input_files("#query-file", folder / "coffee" / "coffee-1.jpg")
-    assert ranked(tab, "Ranked by the whole")[0] == made.ids[made.names.index("coffee-1.jpg")]
+    assert ranked(tab, "Ranked by the whole")[0] == photographs.ids[photographs.names.index("coffee-1.jpg")]
     assert "not in the collection" in tab.inner_text("main header .lead")
 
 

@@ -54,12 +54,12 @@ def counting(app, sent):
         async def sending(message):
             if message["type"] == "http.response.start":
                 sent.append([scope["path"], 0])
-                mine.append(sent[-1])
-            elif mine:
-                mine[0][1] += len(message.get("body", b""))
+                timings.append(sent[-1])
+            elif timings:
+                timings[0][1] += len(message.get("body", b""))
             await send(message)
 
-        mine = []
+        timings = []
         await app(scope, receive, sending)
 
     return counted
@@ -72,10 +72,12 @@ def test_the_first_paint_is_as_small_as_that_of_a_small_collection(visit, tmp_pa
     drawn = "async () => Promise.all([...document.querySelectorAll('.grid img')].map((img) => img.decode().catch(() => 0)))"
     painted = {}
     for count in (FEW, MANY):
-        found, sent = noise(tmp_path / f"{count}.lance", count), []
-        assert len(found) == count
+        stored, sent = noise(tmp_path / f"{count}.lance", count), []
+        assert len(stored) == count
         with run_server(
-            lambda door, found=found, sent=sent: counting(server.make_collection_app(found, door), sent)
+            lambda policy, stored=stored, sent=sent: counting(
+                server.make_collection_app(stored, policy), sent
+            )
         ) as at:
             tab = visit("/", at=at)
             tab.wait_for_selector(".grid li img")  # all that are in sight come at once
@@ -118,13 +120,13 @@ def asked(address: str, path: str, question: object = None, visitor: str = "v") 
     return reply.status, body if "image" in kind else json.loads(body.strip().splitlines()[-1])
 
 
-def wander(address, made, expected, seed, until):
+def wander(address, photographs, expected, seed, until):
     """One visitor: what they saw, and how often they were told to come again."""
     rng, right, busy = random.Random(seed), 0, 0
     while time.monotonic() < until or right + busy < 4:
-        i = rng.randrange(len(made))
+        i = rng.randrange(len(photographs))
         part = None if rng.random() < 0.5 else [rng.randrange(64)]
-        question = {"id": made.ids[i], "k": 3, "similarity": "dot", **({"part": part} if part else {})}
+        question = {"id": photographs.ids[i], "k": 3, "similarity": "dot", **({"part": part} if part else {})}
         status, said = asked(address, "/api/neighbours", question, f"visitor{seed}")
         if status == 503:
             busy += 1
@@ -133,27 +135,29 @@ def wander(address, made, expected, seed, until):
                 said
             )
             right += 1
-        status, picture = asked(address, f"/api/items/{made.ids[i]}/thumbnail")
+        status, picture = asked(address, f"/api/items/{photographs.ids[i]}/thumbnail")
         assert status == 503 or (status == 200 and picture[:2] == b"\xff\xd8")
     return right, busy
 
 
-def test_many_visitors_at_once_get_their_own_answers(made, address):
+def test_many_visitors_at_once_get_their_own_answers(photographs, address):
     """BILRP_LOAD=SECONDS makes it longer, and fifty of them."""
     seconds = float(os.environ.get("BILRP_LOAD", 0))
     visitors = 50 if seconds else 8
-    scores = made.embeddings @ made.embeddings.T
-    shares = {i: made.share(i, similarity="dot").numpy() for i in range(len(made))}
+    scores = photographs.embeddings @ photographs.embeddings.T
+    shares = {i: photographs.share(i, similarity="dot").numpy() for i in range(len(photographs))}
 
     def expected(i, part):
         values = scores[i] if part is None else shares[i][part].sum(0)
         order = [int(j) for j in np.argsort(-values, kind="stable") if j != i]
-        return [made.ids[j] for j in order[:3]]
+        return [photographs.ids[j] for j in order[:3]]
 
     until = time.monotonic() + seconds
     with ThreadPoolExecutor(visitors) as crowd:
-        told = list(crowd.map(lambda seed: wander(address, made, expected, seed, until), range(visitors)))
-    right, busy = (sum(t[k] for t in told) for k in range(2))
+        answers = list(
+            crowd.map(lambda seed: wander(address, photographs, expected, seed, until), range(visitors))
+        )
+    right, busy = (sum(t[k] for t in answers) for k in range(2))
     print(f"{visitors} visitors, {right} right answers, {busy} times busy")
     assert right >= visitors
 
@@ -169,8 +173,8 @@ def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
         _, added = first.request("/api/add", {"id": query["id"]})
         _, atlas = first.request("/api/map", {})
         first.stop(signal.SIGKILL)
-    kept = collection.open(tmp_path / "mine.lance").parts.ids
-    assert {ids[0], ids[1]} <= set(kept)
+    stored = collection.open(tmp_path / "mine.lance").parts.ids
+    assert {ids[0], ids[1]} <= set(stored)
     with ServerProcess(tmp_path, "mine.lance", "--add") as second:
         _, after = second.request("/api/pair", {"a": ids[0], "b": ids[1]})
         # not made anew in the second run, where float32 parts would differ from the bfloat16 that is kept
@@ -194,21 +198,23 @@ VIEWS = {
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 390)])
-def test_axe_finds_nothing_serious_in_any_view(visit, made, theme, width, address):
+def test_axe_finds_nothing_serious_in_any_view(visit, photographs, theme, width, address):
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="no axe: pip install axe-playwright-python"
     )
     tab = visit("/", width=width, color_scheme=theme)
     serious = {}
     for path, there in VIEWS.items():
-        tab.goto(address + path.format(*(made.ids[i] for i in (0, 7, 14))))
+        tab.goto(address + path.format(*(photographs.ids[i] for i in (0, 7, 14))))
         tab.wait_for_selector(there)
         if path.startswith("/pair"):
             tab.click(".cover summary")
             tab.wait_for_selector(".cover .board")
-        found = axe.Axe().run(tab).response["violations"]
+        violations = axe.Axe().run(tab).response["violations"]
         worst = [
-            (v["id"], v["nodes"][0]["html"][:160]) for v in found if v["impact"] in ("serious", "critical")
+            (v["id"], v["nodes"][0]["html"][:160])
+            for v in violations
+            if v["impact"] in ("serious", "critical")
         ]
         wide = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
         if worst or wide > 0:

@@ -24,13 +24,13 @@ window.ready = true;
 @pytest.fixture
 def tab(chromium):
     """A page that stands for a notebook: it holds models and runs the widgets' modules."""
-    found = chromium.new_page(viewport={"width": 1100, "height": 900}, reduced_motion="reduce")
-    found.set_default_timeout(60_000)
+    page = chromium.new_page(viewport={"width": 1100, "height": 900}, reduced_motion="reduce")
+    page.set_default_timeout(60_000)
     trouble: list[str] = []
-    found.on("pageerror", lambda error: trouble.append(str(error)))
-    found.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
-    yield found
-    found.close()
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
+    yield page
+    page.close()
     assert trouble == []
 
 
@@ -62,8 +62,8 @@ def shown(tab, widgets, saved, asked=None):
 
 
 @pytest.mark.browser
-def test_two_explanations_on_one_page_and_what_is_pinned(tab, made):
-    widgets = [made.explain(0, j, similarity="cosine").widget() for j in (7, 14)]
+def test_two_explanations_on_one_page_and_what_is_pinned(tab, photographs):
+    widgets = [photographs.explain(0, j, similarity="cosine").widget() for j in (7, 14)]
     assert widgets[0].selected == {} and widgets[0].payload["account"]["score"] > 0
     saved = []
     shown(tab, widgets, saved)
@@ -74,14 +74,14 @@ def test_two_explanations_on_one_page_and_what_is_pinned(tab, made):
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Enter")
     tab.locator("#two .region[data-side=a][data-i='10'][aria-selected=true]").wait_for()
-    first = made.explain(0, 7, similarity="cosine").findings()[0]
+    first = photographs.explain(0, 7, similarity="cosine").findings()[0]
     assert saved[0] == ("one", {"finding": 0, "a": list(first.a), "b": list(first.b)})
     assert saved[-1] == ("two", {"side": "a", "regions": [10], "partner": None})
 
 
 @pytest.mark.browser
-def test_a_collection_is_wandered_in_and_python_reads_what_is_chosen(tab, made):
-    widget = made.widget()
+def test_a_collection_is_wandered_in_and_python_reads_what_is_chosen(tab, photographs):
+    widget = photographs.widget()
     replies = []
     # On the widget itself, not by monkeypatch: the page may still ask while the test is being cleared away.
     widget.send = lambda content, buffers=None: replies.append(content)
@@ -92,23 +92,23 @@ def test_a_collection_is_wandered_in_and_python_reads_what_is_chosen(tab, made):
 
     saved = []
     shown(tab, [widget], saved, asked)
-    tab.locator(f"#one li[data-id='{made.ids[8]}'] button").click()
+    tab.locator(f"#one li[data-id='{photographs.ids[8]}'] button").click()
     tab.locator("#one .near[data-done=yes]").wait_for()
     order = "all => all.map(el => el.dataset.id)"
-    expected = [n.id for n in made.nearest(8, 13, similarity="cosine") if n.position != 8]
+    expected = [n.id for n in photographs.nearest(8, 13, similarity="cosine") if n.position != 8]
     assert tab.locator("#one ol.near li").evaluate_all(order) == expected
     tab.locator("#one .board .region[tabindex='0']").focus()
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
     tab.locator("#one p.note", has_text="Ranked by 1 of").wait_for()
-    near = [n.id for n in made.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8]
+    near = [n.id for n in photographs.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8]
     assert tab.locator("#one ol.near li").evaluate_all(order) == near
     widget.selected = saved[-1][1]
-    assert widget.selected == {"id": made.ids[8], "part": [8], "without": []}
+    assert widget.selected == {"id": photographs.ids[8], "part": [8], "without": []}
 
 
-def test_what_goes_wrong_is_told_where_it_was_asked(made, monkeypatch):
-    widget, replies = made.widget(), []
+def test_what_goes_wrong_is_told_where_it_was_asked(photographs, monkeypatch):
+    widget, replies = photographs.widget(), []
     monkeypatch.setattr(type(widget), "send", lambda self, content, buffers=None: replies.append(content))
     widget._handle_custom_msg({"number": 1, "what": "neighbours", "question": {"id": "nothing"}}, [])
     widget._handle_custom_msg({"number": 2, "what": "exec", "question": {}}, [])

@@ -76,8 +76,8 @@ def _one(kind: str, seed: int, place: Path, there: Connection) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)  # what C libraries say about broken files is no news
     try:
-        made = importlib.import_module(f"attack.{kind}").attack(seed, place)
-        there.send(made if isinstance(made, list) else [made])
+        result = importlib.import_module(f"attack.{kind}").attack(seed, place)
+        there.send(result if isinstance(result, list) else [result])
     except BaseException:
         row = Row(kind)
         row.failed("foreign", f"seed {seed}: the attack itself failed: {traceback.format_exc()[-400:]}")

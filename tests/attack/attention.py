@@ -95,17 +95,19 @@ class Net(nn.Module):
         """The module that holds a layer's weights, and for an attention its masks."""
         width = self.width
         if layer["kind"] == "norm":
-            made: nn.Module = nn.LayerNorm(width, dtype=torch.float64)
+            module: nn.Module = nn.LayerNorm(width, dtype=torch.float64)
         elif layer["kind"] == "feed":
-            made = nn.Linear(width, width, dtype=torch.float64)
+            module = nn.Linear(width, width, dtype=torch.float64)
         else:
             options = {"bias": layer["bias"], "add_bias_kv": layer["extra"], "add_zero_attn": layer["zero"]}
             first = layer["first"]
-            made = nn.MultiheadAttention(width, self.heads, batch_first=first, dtype=torch.float64, **options)
-        for parameter in made.parameters():
+            module = nn.MultiheadAttention(
+                width, self.heads, batch_first=first, dtype=torch.float64, **options
+            )
+        for parameter in module.parameters():
             parameter.data = self.normal(*parameter.shape) / parameter.shape[-1] ** 0.5
             parameter.requires_grad_(False)
-        return made.eval()
+        return module.eval()
 
     def masks(self, layer: Layer, number: int) -> dict[str, Any]:
         """What nn.MultiheadAttention is given: in its boolean masks True hides. Each token sees itself."""
@@ -318,21 +320,23 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
     x = net.words.weight[ids] if table else given
     regions = bilrp.regions.tokens()
 
-    def parts(name: str, book: CompositeFunction) -> Tensor:
+    def parts(name: str, composite: CompositeFunction) -> Tensor:
         encoder = bilrp.Encoder(nets[name], name="net", input_layer="words") if table else nets[name]
-        found = bilrp.decompose(encoder, given, composite=book, regions=regions, mode=spec["mode"])
-        if _apart(found.embedding.flatten(), nets[name](given.clone()).flatten()) > CLOSE:
+        decomposition = bilrp.decompose(
+            encoder, given, composite=composite, regions=regions, mode=spec["mode"]
+        )
+        if _apart(decomposition.embedding.flatten(), nets[name](given.clone()).flatten()) > CLOSE:
             raise WrongNumber(f"{name}, {spec['embed']}: the embedding is not the model's own")
-        return found.parts
+        return decomposition.parts
 
     masks = [torch.zeros_like(x) for _ in range(spec["tokens"])]
     for token, mask in enumerate(masks):
         mask[:, token] = x[:, token]
     twin, plain = Twin(net, spec["gamma"]), Twin(net, 0.0)
-    wanted = torch.stack([twin(x, mask)[1] for mask in masks])
+    expected = torch.stack([twin(x, mask)[1] for mask in masks])
     worst = 0.0
     for name in nets:
-        off = _apart(parts(name, composites.uniform(spec["gamma"])), wanted)
+        off = _apart(parts(name, composites.uniform(spec["gamma"])), expected)
         worst = max(worst, off)
         if off > CLOSE:
             return Failure("wrong", f"{name}: off the twin by {off:.1e}"), worst
@@ -345,11 +349,11 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
             break
     if min(errors) > NEAR:
         return Failure("wrong", f"hessian_product: off finite differences by {min(errors):.1e}"), worst
-    books = {
+    composites_by_name = {
         "attnlrp": composites.attnlrp(spec["gamma"]), "bias_to_inputs": composites.bias_to_inputs(0.25),
         "secant": composites.secant(_reference), "secant gamma": composites.secant(_reference, gamma=0.25),
     }  # fmt: skip
-    one, two = (parts(name, books[spec["book"]]) for name in nets)
+    one, two = (parts(name, composites_by_name[spec["book"]]) for name in nets)
     off = _apart(one, two)
     return (Failure("wrong", f"{spec['book']}: two spellings {off:.1e} apart") if off > CLOSE else True), max(
         worst, off
@@ -377,10 +381,10 @@ def attack(seed: int, place: Path) -> list[Row]:
     draw, row, worst = random.Random(seed), Row("attention"), 0.0
     for trial in range(TRIALS):
         spec = drawn(draw)
-        found, off = check(spec)
-        if isinstance(found, Failure):
-            row.failed(found.what, f"seed {seed} trial {trial}: {found.words}; {_shrunk(spec, found)}")
-        elif found:
+        result, off = check(spec)
+        if isinstance(result, Failure):
+            row.failed(result.what, f"seed {seed} trial {trial}: {result.words}; {_shrunk(spec, result)}")
+        elif result:
             row.right += 1
             worst = max(worst, off)
         else:

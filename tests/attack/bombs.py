@@ -84,15 +84,15 @@ def png(width: int, height: int, *more: bytes, mode: int = 2, whole: bool = Fals
 
 def tiff(directories: int, *, loop: bool = False) -> bytes:
     """Directories one after the other, each of a small picture; with a loop the last points at the first."""
-    found, size = bytearray(b"II*\0" + struct.pack("<I", 8)), 2 + 9 * 12 + 4
+    buffer, size = bytearray(b"II*\0" + struct.pack("<I", 8)), 2 + 9 * 12 + 4
     for number in range(directories):
         start = 8 + number * (size + 4)
         follows = start + size + 4 if number + 1 < directories else (8 if loop else 0)
         tags = [(256, 4, 1, 1), (257, 4, 1, 1), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, start + size),
                 (277, 3, 1, 1), (278, 4, 1, 1), (279, 4, 1, 1)]  # fmt: skip
-        found += struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags)
-        found += struct.pack("<I", follows) + b"\x80\0\0\0"
-    return bytes(found)
+        buffer += struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags)
+        buffer += struct.pack("<I", follows) + b"\x80\0\0\0"
+    return bytes(buffer)
 
 
 def tiff_that_claims(width: int, height: int, compression: int, count: int = 1) -> bytes:
@@ -275,10 +275,10 @@ def folder(files: dict[str, bytes]) -> Callable[[Path], Path]:
 
 
 def _bombs() -> dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]]]:
-    found: dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]]] = {}
+    cases: dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]]] = {}
     for name, data in pictures().items():
-        found[name] = _written(data, f".{name.rpartition(' ')[2]}"), read_picture
-    found["endless png"] = sparse(".png", png(8, 8)), read_picture
+        cases[name] = _written(data, f".{name.rpartition(' ')[2]}"), read_picture
+    cases["endless png"] = sparse(".png", png(8, 8)), read_picture
     for name, make in {
         "count 2^28": npz((2**28,)), "count 2^60": npz((2**60, 2**60)),
         "unpacks to much": npz((MUCH // 8,), bytes_=MUCH), "unread, much": npz((MUCH // 8,), bytes_=MUCH, name="bomb"),
@@ -287,16 +287,16 @@ def _bombs() -> dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]
         "many tensors": safetensors(many_tensors()), "deep header": safetensors(b'{"a":' * 100_000),
         "an entry of 2^62": claim("F64", 2**62, there=False), "an entry of 2 GB": claim("F64", HUGE, there=True),
     }.items():  # fmt: skip
-        found[f"result, {name}"] = make, Explanation.load
+        cases[f"result, {name}"] = make, Explanation.load
     for name, make in {
         "a large tar": tar_bomb, "a packed torch file": torch_bomb, "bytes of 2^60": pickle_bomb, "deep pickle": deep_pickle,
         "header 99 MB": safetensors(b" " * 99_000_000), "header 2^63": safetensors(b"", 2**63),
         "sparse pth": sparse(".pth", b"\x80\x02"), "sparse ckpt": sparse(".ckpt", b"\x80\x04"),
         "an entry of 2 GB": claim("F32", HUGE, there=True),
     }.items():  # fmt: skip
-        found[f"weights, {name}"] = make, vgg_weights.from_file
-    found["texts, sparse"] = sparse(".txt"), lambda path: read_text(f"@{path}")
-    found["texts, one line"] = sparse(".txt", b"a" * 1000), lambda path: read_text(f"@{path}")
+        cases[f"weights, {name}"] = make, vgg_weights.from_file
+    cases["texts, sparse"] = sparse(".txt"), lambda path: read_text(f"@{path}")
+    cases["texts, one line"] = sparse(".txt", b"a" * 1000), lambda path: read_text(f"@{path}")
     deep, wide = (
         {"model_type": "bert", "num_hidden_layers": 10**7},
         {"model_type": "bert", "hidden_size": 24_000},
@@ -313,10 +313,10 @@ def _bombs() -> dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]
         "an endless inner layer": {"config.json": json.dumps(inner).encode(), **SMALL},
         "an endless pooler": {"config.json": json.dumps(pooler).encode(), **SMALL},
     }.items():  # fmt: skip
-        found[f"model, {name}"] = folder(files), lambda path: sentence(str(path))
-    found["collection, a frame"] = _written(packed_frame(MUCH), ".frame"), read_frame
-    found["collection, a thumbnail"] = _written(jpeg(11_300), ".jpg"), read_thumbnail
-    return found
+        cases[f"model, {name}"] = folder(files), lambda path: sentence(str(path))
+    cases["collection, a frame"] = _written(packed_frame(MUCH), ".frame"), read_frame
+    cases["collection, a thumbnail"] = _written(jpeg(11_300), ".jpg"), read_thumbnail
+    return cases
 
 
 def packed_frame(size: int) -> bytes:

@@ -40,12 +40,12 @@ def small_study(folder: Path) -> Callable[[], list[Tensor]]:
 def random_weights() -> dict[str, Tensor]:
     from bilrp.encoders.vgg_weights import CONVOLUTIONS
 
-    generator, found = torch.Generator().manual_seed(0), {}
+    generator, result = torch.Generator().manual_seed(0), {}
     for number, inputs, outputs in CONVOLUTIONS[:2]:
         scale = (2 / (9 * inputs)) ** 0.5
-        found[f"features.{number}.weight"] = torch.randn(outputs, inputs, 3, 3, generator=generator) * scale
-        found[f"features.{number}.bias"] = torch.zeros(outputs)
-    return found
+        result[f"features.{number}.weight"] = torch.randn(outputs, inputs, 3, 3, generator=generator) * scale
+        result[f"features.{number}.bias"] = torch.zeros(outputs)
+    return result
 
 
 def attack(seed: int, place: Path) -> Row:
@@ -60,13 +60,13 @@ def attack(seed: int, place: Path) -> Row:
             _damage(path, whole, draw)
         words = f"seed {seed} trial {trial} ({', '.join(path.parent.parent.name for path in damaged)})"
         try:
-            found = study()
+            result = study()
         except BilrpError as error:
             row.failed("lost", f"{words}: the study ended: {error}")
         except Exception as error:
             row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
         else:
-            if all(torch.equal(a, b) for a, b in zip(found, truth, strict=True)):
+            if all(torch.equal(a, b) for a, b in zip(result, truth, strict=True)):
                 row.right += 1
             else:
                 row.failed("wrong", f"{words}: other numbers")
@@ -102,12 +102,12 @@ def _rows(draw: random.Random, seed: int, place: Path) -> Row:
         (path,) = (place / "rows").rglob("*.safetensors")
         path.write_bytes(mutated(path.read_bytes(), draw))
         try:
-            found = load_or_compute_row(cache, "ab12", lambda: numbers)
+            result = load_or_compute_row(cache, "ab12", lambda: numbers)
         except Exception as error:
             row.failed("foreign", f"seed {seed} row {trial}: {type(error).__name__}: {error}")
             continue
-        if found == numbers:
+        if result == numbers:
             row.right += 1
         else:
-            row.failed("wrong", f"seed {seed} row {trial}: {found}")
+            row.failed("wrong", f"seed {seed} row {trial}: {result}")
     return row

@@ -80,18 +80,18 @@ def honest_rows() -> list[dict[str, Any]]:
 
 def check(path: Path, folder: Path) -> Failure | bool:
     """Everything that opening, searching and serving ask of a collection. True: as it was kept; False: one line."""
-    said, embedding = truth()
+    metadata, embedding = truth()
     with measured() as cost:
         try:
-            found = collection.open(path)
-            same = np.array_equal(found.embeddings, np.stack([row["embedding"] for row in honest_rows()]))
+            result = collection.open(path)
+            same = np.array_equal(result.embeddings, np.stack([row["embedding"] for row in honest_rows()]))
             same = (
                 same
-                and found.names == [row["name"] for row in honest_rows()]
-                and found.width == said["width"]
+                and result.names == [row["name"] for row in honest_rows()]
+                and result.width == metadata["width"]
             )
-            views = [found.view(at) for at in range(len(found))]
-            same = same and torch.allclose(found.embedding(picture()), embedding, atol=1e-5)
+            views = [result.view(at) for at in range(len(result))]
+            same = same and torch.allclose(result.embedding(picture()), embedding, atol=1e-5)
             same = same and views == [None] * len(views)
         except BilrpError as error:
             same = None
@@ -112,9 +112,9 @@ def attack(seed: int, place: Path) -> Row:
     os.chdir(place)
     for trial in range(TRIALS):
         kind = draw.choice(("bytes", "values", "values", "names", "options"))
-        said, width = _hostile(kind, draw), truth()[0]["width"]
-        write_forged_collection(place / "x.lance", said, honest_rows(), width)
-        _count(row, check(place / "x.lance", place), f"seed {seed} trial {trial} ({kind}: {said!r:.200})")
+        metadata, width = _hostile(kind, draw), truth()[0]["width"]
+        write_forged_collection(place / "x.lance", metadata, honest_rows(), width)
+        _count(row, check(place / "x.lance", place), f"seed {seed} trial {trial} ({kind}: {metadata!r:.200})")
     for trial in range(FORGERIES):
         what, words = _forged(draw, place / "x.lance")
         _count(row, check(place / "x.lance", place), f"seed {seed} forgery {trial} ({what}: {words:.200})")
@@ -124,10 +124,10 @@ def attack(seed: int, place: Path) -> Row:
     return row
 
 
-def _count(row: Row, found: Failure | bool, words: str) -> None:
-    if isinstance(found, Failure):
-        row.failed(found.what, f"{words}: {found.words}")
-    elif found:
+def _count(row: Row, result: Failure | bool, words: str) -> None:
+    if isinstance(result, Failure):
+        row.failed(result.what, f"{words}: {result.words}")
+    elif result:
         row.right += 1
     else:
         row.refused += 1
@@ -135,20 +135,26 @@ def _count(row: Row, found: Failure | bool, words: str) -> None:
 
 def _hostile(kind: str, draw: random.Random) -> dict[str, Any] | bytes:
     """A description made worse."""
-    said = copy.deepcopy(truth()[0])
+    metadata = copy.deepcopy(truth()[0])
     if kind == "bytes":
-        return mutated(json.dumps(said).encode(), draw).decode(errors="replace").encode()  # Lance keeps UTF-8
+        return (
+            mutated(json.dumps(metadata).encode(), draw).decode(errors="replace").encode()
+        )  # Lance keeps UTF-8
     if kind == "names":
-        said["encoder"] = draw.choice(NAMES)
+        metadata["encoder"] = draw.choice(NAMES)
         if draw.random() < 0.7:
-            said["origin"]["encoder"] = said["encoder"]
+            metadata["origin"]["encoder"] = metadata["encoder"]
         if draw.random() < 0.5:
-            said["options"] = draw.choice(OPTIONS)
+            metadata["options"] = draw.choice(OPTIONS)
     elif kind == "options":
-        said["options"] = draw.choice(OPTIONS)
+        metadata["options"] = draw.choice(OPTIONS)
     else:
         for _ in range(draw.choice((1, 1, 2, 3))):
-            inner = said["origin"] if draw.random() < 0.4 and isinstance(said.get("origin"), dict) else said
+            inner = (
+                metadata["origin"]
+                if draw.random() < 0.4 and isinstance(metadata.get("origin"), dict)
+                else metadata
+            )
             key = draw.choice([*inner, "more"])
             if draw.random() < 0.3:
                 inner.pop(key, None)
@@ -156,7 +162,7 @@ def _hostile(kind: str, draw: random.Random) -> dict[str, Any] | bytes:
                 inner[key] = draw.choice(ODD)
         if draw.random() < 0.05:
             return b'{"version": 1, "encoder": ' + b"[" * 100_000
-    return said
+    return metadata
 
 
 def _forged(draw: random.Random, path: Path) -> tuple[str, str]:
@@ -206,12 +212,12 @@ def forge_parts(way: str, width: int) -> dict[str, Any]:
 
 def check_parts(path: Path) -> Failure | bool:
     """Forged parts are refused by whoever reads them."""
-    found = collection.open(path)
+    result = collection.open(path)
     try:
-        packed = found.parts.read_parts(found.ids[:1])[0]
-        made = None if packed is None else packed_parts.compute_relevance(packed, packed)
+        packed = result.parts.read_parts(result.ids[:1])[0]
+        relevance = None if packed is None else packed_parts.compute_relevance(packed, packed)
     except BilrpError:
         return False
     except Exception as error:
         return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
-    return Failure("wrong", f"forged parts were believed: {made}")
+    return Failure("wrong", f"forged parts were believed: {relevance}")

@@ -35,7 +35,7 @@ downloads.fetch(package(archive))
 def attack(seed: int, place: Path) -> Row:
     draw, row, server = random.Random(seed), Row("fetches"), Server()
     archive = sdist(place / "executed")
-    wanted = package(archive)
+    expected = package(archive)
     settings = {
         "PIP_INDEX_URL": f"{server.url}/simple", "PIP_CONFIG_FILE": os.devnull, "PIP_TIMEOUT": "2", "PIP_RETRIES": "0",
     }  # fmt: skip
@@ -46,7 +46,7 @@ def attack(seed: int, place: Path) -> Row:
             words = f"seed {seed} trial {trial} ({harm})"
             try:
                 with mock.patch.dict(os.environ, settings):
-                    data = downloads.download(wanted)
+                    data = downloads.download(expected)
             except BilrpError as error:
                 row.refused += "\n" not in str(error)
                 if "\n" in str(error):
@@ -55,7 +55,7 @@ def attack(seed: int, place: Path) -> Row:
             except Exception as error:
                 row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
                 continue
-            if data == archive and downloads.extract_members(data, wanted) == {
+            if data == archive and downloads.extract_members(data, expected) == {
                 "toy-1.0/toy/weights.bin": PAYLOAD
             }:
                 row.right += 1
@@ -147,18 +147,18 @@ def kill(draw: random.Random, row: Row, place: Path, seed: int, count: int) -> N
             words = f"seed {seed} fetch {trial}"
             if living := [each for each in others if _lives(each)]:
                 row.failed("litter", f"{words}: {len(living)} processes go on")
-            elif kept := [
+            elif stored := [
                 p for p in cache.rglob("*") if p.is_file() and p.read_bytes() != PAYLOAD and not _partial(p)
             ]:
-                row.failed("lost", f"{words}: {kept[0].name} is torn")
+                row.failed("lost", f"{words}: {stored[0].name} is torn")
             else:
                 row.right += 1
         server.routes["/files/toy-1.0.tar.gz"] = archive
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, cwd=place, check=False
         )
-        found = [path for folder in (passing, cache) for path in folder.rglob("*") if path.is_file()]
-        left = [path.name for path in found if path.name != "weights.bin"]
+        results = [path for folder in (passing, cache) for path in folder.rglob("*") if path.is_file()]
+        left = [path.name for path in results if path.name != "weights.bin"]
         if done.returncode or left:
             row.failed("litter", f"seed {seed}: after the next fetch: {left} {done.stderr[-200:]}")
         if (place / "executed").exists():

@@ -35,13 +35,13 @@ def encoder() -> bilrp.Encoder:
 
 def numbers(path: Path) -> dict[str, list[float]]:
     """Neighbours and the parts of every item, by its id."""
-    found = collection.open(path, encoder())
+    opened = collection.open(path, encoder())
     answers = {}
-    for at, key in enumerate(found.ids):
+    for at, key in enumerate(opened.ids):
         near = [
-            score for each in found.nearest(at, ITEMS) for score in (each.score, found.ids.index(each.id))
+            score for each in opened.nearest(at, ITEMS) for score in (each.score, opened.ids.index(each.id))
         ]
-        answers[key] = near + found.relevance(at, at).flatten().tolist()
+        answers[key] = near + opened.relevance(at, at).flatten().tolist()
     return answers
 
 
@@ -52,8 +52,8 @@ def attack(seed: int, place: Path) -> Row:
     for path, each in zip(pictures, pixels, strict=True):
         Image.fromarray(each).save(path)
     for some in (pictures[:5], pictures[5:]):  # two fragments
-        made = collection.build(some, encoder(), whole, parts=True)
-    made.remove([0])
+        opened = collection.build(some, encoder(), whole, parts=True)
+    opened.remove([0])
     truth = numbers(whole)
     names = [
         each
@@ -116,7 +116,7 @@ def _try(row: Row, path: Path, truth: dict[str, list[float]], words: str, *, har
     if not noticed and not harmless:
         return row.failed("wrong", f"{words}: check says nothing")
     try:
-        found = numbers(path)
+        result = numbers(path)
     except BilrpError as error:
         if "\n" in str(error):
             return row.failed("foreign", f"{words}: more than one line: {error}")
@@ -124,7 +124,7 @@ def _try(row: Row, path: Path, truth: dict[str, list[float]], words: str, *, har
         return None
     except BaseException as error:
         return row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
-    if found != truth:
+    if result != truth:
         return row.failed("wrong", f"{words}: opened with other numbers")
     row.right += 1
     return None

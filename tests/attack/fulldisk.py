@@ -29,25 +29,25 @@ OLD = b"what was there before"
 
 def writers(place: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     """What writes, and the file that it makes or replaces."""
-    found = stores.explanation("dot")
+    result = stores.explanation("dot")
     report = Report("a title", "a summary", [Section("one", [Table(("a",), [(n,) for n in range(2000)])])])
     cache = Cache(place)
     entry = cache.path("features", "ab12")
 
     def weights() -> None:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if not downloads.write_to_cache(place / "w.bin", lambda path: path.write_bytes(bytes(50_000))):
-                assert "used from memory" in str(said[0].message)
+                assert "used from memory" in str(caught[0].message)
                 raise BilrpError("said, and used from memory")
 
     def drawn(path: Path) -> object:
-        return figure.write(found, path)
+        return figure.write(result, path)
 
     return {
-        "result .npz": (place / "why.npz", partial(found.save, place / "why.npz")),
-        "result .safetensors": (place / "why.safetensors", partial(found.save, place / "why.safetensors")),
-        "page": (place / "why.html", partial(write_page, found, place / "why.html")),
+        "result .npz": (place / "why.npz", partial(result.save, place / "why.npz")),
+        "result .safetensors": (place / "why.safetensors", partial(result.save, place / "why.safetensors")),
+        "page": (place / "why.html", partial(write_page, result, place / "why.html")),
         "picture .png": (place / "why.png", partial(drawn, place / "why.png")),
         "picture .svg": (place / "why.svg", partial(drawn, place / "why.svg")),
         "picture .pdf": (place / "why.pdf", partial(drawn, place / "why.pdf")),
@@ -71,23 +71,23 @@ def attack(seed: int, place: Path) -> Row:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(OLD)
             limit = int(10 ** draw.uniform(0, 5))
-            told = _tried(write, limit, small if on_tmpfs else None)
+            outcome = _tried(write, limit, small if on_tmpfs else None)
             words = f"seed {seed} trial {trial} ({name}, {limit} bytes{', tmpfs' if on_tmpfs else ''})"
             left = [each.name for each in folder.rglob("*") if files.is_partial(each)]
-            kept = path.read_bytes() if path.exists() else b""
-            if told not in ("written", "refused"):
-                row.failed("foreign", f"{words}: {told}")
+            stored = path.read_bytes() if path.exists() else b""
+            if outcome not in ("written", "refused"):
+                row.failed("foreign", f"{words}: {outcome}")
             elif left:
                 row.failed("litter", f"{words}: {left}")
             elif (
-                told == "refused" and kept != OLD and name != "report"
+                outcome == "refused" and stored != OLD and name != "report"
             ):  # a report's files follow one another
                 row.failed("lost", f"{words}: what was there is gone")
-            elif told == "written" and kept in (OLD, b""):
+            elif outcome == "written" and stored in (OLD, b""):
                 row.failed("lost", f"{words}: nothing was written")
             else:
-                row.right += told == "written"
-                row.refused += told == "refused"
+                row.right += outcome == "written"
+                row.refused += outcome == "refused"
             _filled(small, 0)
     finally:
         if mounted:
@@ -101,7 +101,7 @@ def _tried(write: Callable[[], object], limit: int, tmpfs: Path | None) -> str:
     here, there = os.pipe()
     child = os.fork()
     if not child:
-        told = "it ended"
+        outcome = "it ended"
         try:
             if tmpfs is None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
@@ -109,19 +109,19 @@ def _tried(write: Callable[[], object], limit: int, tmpfs: Path | None) -> str:
                 _filled(tmpfs, limit)
             try:
                 write()
-                told = "written"
+                outcome = "written"
             except BilrpError as error:
-                told = "refused" if "\n" not in str(error) else f"more than one line: {error}"
+                outcome = "refused" if "\n" not in str(error) else f"more than one line: {error}"
         except BaseException as error:
-            told = f"{type(error).__name__}: {error}"
+            outcome = f"{type(error).__name__}: {error}"
         finally:
-            os.write(there, told.encode()[:400])
+            os.write(there, outcome.encode()[:400])
             os._exit(0)
     os.close(there)
     with os.fdopen(here) as pipe:
-        told = pipe.read()
+        outcome = pipe.read()
     os.waitpid(child, 0)
-    return told
+    return outcome
 
 
 def _mounted(folder: Path) -> bool:

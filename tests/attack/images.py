@@ -49,28 +49,29 @@ def attack(seed: int, place: Path) -> Row:
         data = mutated(whole, draw, [other for _, other in files])
         path = place / f"trial{suffix}"
         path.write_bytes(data)
-        found = check(path)
-        if isinstance(found, Failure):
+        outcome = check(path)
+        if isinstance(outcome, Failure):
             row.failed(
-                found.what, f"seed {seed} trial {trial} ({name}): {found.words}; {shrunk(path, data, found)}"
+                outcome.what,
+                f"seed {seed} trial {trial} ({name}): {outcome.words}; {shrunk(path, data, outcome)}",
             )
-        elif found:
+        elif outcome:
             row.right += 1
         else:
             row.refused += 1
     return row
 
 
-def shrunk(path: Path, data: bytes, failure: Failure) -> str:
+def shrunk(path: Path, data: bytes, outcome: Failure) -> str:
     """The smallest file that fails alike, kept as a case."""
 
     def fails(tried: bytes) -> bool:
         path.write_bytes(tried)
         again = check(path)
-        return isinstance(again, Failure) and again.what == failure.what
+        return isinstance(again, Failure) and again.what == outcome.what
 
     return cases.keep(
-        "images", smallest(data, fails, tries=200 if failure.what == "foreign" else 12), path.suffix
+        "images", smallest(data, fails, tries=200 if outcome.what == "foreign" else 12), path.suffix
     )
 
 
@@ -88,7 +89,7 @@ def seeds() -> dict[str, bytes]:
     turned[0x0112], turned[0x010F] = 6, "a camera"
     more = {"save_all": True, "append_images": [rgb, rgb]}
     lab = Image.merge("LAB", [grey, grey, grey])
-    wanted: list[tuple[str, Image.Image, str, dict]] = [
+    specs: list[tuple[str, Image.Image, str, dict]] = [
         ("png rgb", rgb, "PNG", {}), ("png rgba", rgba, "PNG", {}), ("png bits", bits, "PNG", {}),
         ("png deep", deep, "PNG", {}), ("png turned", rgb, "PNG", {"exif": turned}), ("png many", rgb, "PNG", more),
         ("png palette", palette, "PNG", {"transparency": 3}),
@@ -112,11 +113,11 @@ def seeds() -> dict[str, bytes]:
         ("dib rgb", rgb, "DIB", {}),
     ]  # fmt: skip
     Image.init()
-    found = {}
-    for name, image, kind, options in wanted:
-        made = io.BytesIO()
+    encoded = {}
+    for name, image, kind, options in specs:
+        buffer = io.BytesIO()
         if kind in Image.SAVE:  # not every build has all of them
-            image.save(made, kind, **options)
-            found[name] = made.getvalue()
-    found["ppm plain"] = b"P3 3 2 255\n" + b"1 2 3 " * 6
-    return found
+            image.save(buffer, kind, **options)
+            encoded[name] = buffer.getvalue()
+    encoded["ppm plain"] = b"P3 3 2 255\n" + b"1 2 3 " * 6
+    return encoded

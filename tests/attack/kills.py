@@ -46,7 +46,7 @@ def killed(work: Callable[[], object], after: float) -> None:
 def _saving(draw: random.Random, row: Row, place: Path, seed: int) -> None:
     """Results, pages and reports, saved over and over: each file is the old or the new one, and opens."""
     place.mkdir()
-    found = [stores.explanation(similarity) for similarity in ("dot", "cosine")]
+    result = [stores.explanation(similarity) for similarity in ("dot", "cosine")]
     reports = [
         Report(f"title {n}", "what was found", [Section("one", [Table(("a",), [(n,)] * 500)])])
         for n in range(2)
@@ -54,7 +54,7 @@ def _saving(draw: random.Random, row: Row, place: Path, seed: int) -> None:
 
     def save() -> None:
         for _ in range(10_000):
-            for one, report in zip(found, reports, strict=True):
+            for one, report in zip(result, reports, strict=True):
                 one.save(place / "why.npz")
                 one.save(place / "why.safetensors")
                 write_page(one, place / "why.html")
@@ -66,7 +66,7 @@ def _saving(draw: random.Random, row: Row, place: Path, seed: int) -> None:
         for name in ("why.npz", "why.safetensors"):
             path = place / name
             try:
-                if path.exists() and not any(stores.same(Explanation.load(path), one) for one in found):
+                if path.exists() and not any(stores.same(Explanation.load(path), one) for one in result):
                     row.failed("lost", f"{words}: {name} holds something else")
             except BilrpError as error:
                 row.failed("lost", f"{words}: {error}")
@@ -89,11 +89,11 @@ def _studying(draw: random.Random, row: Row, place: Path, seed: int) -> None:
             killed(lambda folder=folder: caches.small_study(folder)(), draw.uniform(0.0, 0.5))
         words = f"seed {seed} study {trial}"
         try:
-            found = caches.small_study(folder)()
+            result = caches.small_study(folder)()
         except Exception as error:
             row.failed("lost", f"{words}: {type(error).__name__}: {error}")
             continue
-        if not all(torch.equal(a, b) for a, b in zip(found, truth, strict=True)):
+        if not all(torch.equal(a, b) for a, b in zip(result, truth, strict=True)):
             row.failed("wrong", f"{words}: other numbers after it was resumed")
         elif left := [path for path in folder.rglob("*") if files.is_partial(path)]:
             row.failed("litter", f"{words}: {len(left)} unfinished files")

@@ -51,12 +51,14 @@ def attack(seed: int, place: Path) -> Row:
 def _once(run: int, models: list[torch.nn.Module], inputs: list[torch.Tensor], place: Path) -> None:
     """Explain, save, load, draw; and something that is refused on the way."""
     model = models[run % len(models)]
-    book = composites.hessian_product() if run % 2 else composites.uniform(0.25)
-    found = bilrp.explain(model, inputs[run % 4], inputs[(run + 1) % 4], composite=book, similarity="dot")
-    bilrp.Explanation.load(found.save(place / "why.npz"))
+    composite = composites.hessian_product() if run % 2 else composites.uniform(0.25)
+    explanation = bilrp.explain(
+        model, inputs[run % 4], inputs[(run + 1) % 4], composite=composite, similarity="dot"
+    )
+    bilrp.Explanation.load(explanation.save(place / "why.npz"))
     if run % 10 == 0:
-        render_html(found)
-        figure.write(found, place / "why.png")
+        render_html(explanation)
+        figure.write(explanation, place / "why.png")
     for broken in (torch.full((1, 5, 6), float("nan")), torch.ones(1, 2)):
         try:
             bilrp.decompose(model, broken)

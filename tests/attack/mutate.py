@@ -31,49 +31,49 @@ HEAD = 160  # bytes at the start, where formats say what they are
 
 def mutated(data: bytes, draw: random.Random, others: Sequence[bytes] = ()) -> bytes:
     """One to six changes: flipped bits, odd numbers, cuts, copies, pieces of other files; a PNG's sums are put right."""
-    found = bytearray(data)
+    buffer = bytearray(data)
     for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
-        if not found:
+        if not buffer:
             break
-        place = draw.randrange(min(len(found), HEAD) if draw.random() < 0.5 else len(found))
+        place = draw.randrange(min(len(buffer), HEAD) if draw.random() < 0.5 else len(buffer))
         kind = draw.randrange(9)
         if kind == 0:
-            found[place] ^= 1 << draw.randrange(8)
+            buffer[place] ^= 1 << draw.randrange(8)
         elif kind == 1:
-            found[place] = draw.randrange(256)
+            buffer[place] = draw.randrange(256)
         elif kind == 2:
             size = draw.choice((1, 2, 4, 8))
             number = draw.choice(ODD) & (256**size - 1)
-            found[place : place + size] = number.to_bytes(size, draw.choice(("little", "big")))
+            buffer[place : place + size] = number.to_bytes(size, draw.choice(("little", "big")))
         elif kind == 3:
-            del found[place:]
+            del buffer[place:]
         elif kind == 4:
-            del found[place : place + draw.randrange(1, 32)]
+            del buffer[place : place + draw.randrange(1, 32)]
         elif kind == 5:
-            start = draw.randrange(len(found))
-            found[place:place] = found[start : start + draw.randrange(1, 256)]
+            start = draw.randrange(len(buffer))
+            buffer[place:place] = buffer[start : start + draw.randrange(1, 256)]
         elif kind == 6:
-            found[place : place + 64] = draw.randbytes(draw.randrange(64))
+            buffer[place : place + 64] = draw.randbytes(draw.randrange(64))
         elif kind == 7 and others:
             other = draw.choice(others)
             start = draw.randrange(len(other))
-            found[place : place + 256] = other[start : start + draw.randrange(1, 256)]
+            buffer[place : place + 256] = other[start : start + draw.randrange(1, 256)]
         else:
             size = draw.randrange(1, 64)
-            found[place : place + size] = bytes(len(found[place : place + size]))
-    whole = bytes(found)
+            buffer[place : place + size] = bytes(len(buffer[place : place + size]))
+    whole = bytes(buffer)
     return with_right_sums(whole) if whole.startswith(b"\x89PNG") and draw.random() < 0.8 else whole
 
 
 def with_right_sums(png: bytes) -> bytes:
     """The same chunks, each with the checksum it should have: what is wrong in them gets past the first door."""
-    found, place = bytearray(png[:8]), 8
+    buffer, place = bytearray(png[:8]), 8
     while place + 8 <= len(png):
         (size,) = struct.unpack(">I", png[place : place + 4])
         chunk = png[place + 4 : place + 8 + size]
-        found += struct.pack(">I", size) + chunk + struct.pack(">I", zlib.crc32(chunk))
+        buffer += struct.pack(">I", size) + chunk + struct.pack(">I", zlib.crc32(chunk))
         place += 12 + size
-    return bytes(found)
+    return bytes(buffer)
 
 
 def smallest(data: bytes, fails: Callable[[bytes], bool], tries: int = 400) -> bytes:

@@ -44,9 +44,9 @@ def attack(seed: int, place: Path) -> Row:
         name = f"{trial}" + os.fsdecode(joined.replace(b"/", b"\xe2\x88\x95")[:200]) + ".png"
         names.append(name)
         Image.effect_noise((32, 32), 90).convert("RGB").save(name, "PNG")
-        told = _explained(name, f"out{trial}")
-        if told:
-            row.failed("foreign", f"seed {seed} {to_printable(name)}: {told}")
+        outcome = _explained(name, f"out{trial}")
+        if outcome:
+            row.failed("foreign", f"seed {seed} {to_printable(name)}: {outcome}")
     _reported(names, place)
     pages = [*(place / f"out{trial}.html" for trial in range(TRIALS)), place / "report" / "report.html"]
     _opened([page for page in pages if page.exists()], row, seed)
@@ -59,11 +59,11 @@ def attack(seed: int, place: Path) -> Row:
 def _explained(name: str, out: str) -> str:
     """`bilrp explain` with every kind of output; what is wrong with how it ended, or nothing."""
     outputs = [word for suffix in (".png", ".svg", ".pdf", ".html", ".npz") for word in ("-o", out + suffix)]
-    said = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict")
+    stream = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict")
     before = sys.argv
     sys.argv = ["bilrp", "explain", f"./{name}", f"./{name}", "-e", "named_net:net", *outputs]
     try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
             cli.main()
         code = 0
     except SystemExit as stopped:
@@ -72,8 +72,8 @@ def _explained(name: str, out: str) -> str:
         return f"{type(error).__name__}: {error}"
     finally:
         sys.argv = before
-    said.flush()
-    shown = said.buffer.getvalue()  # type: ignore[attr-defined]
+    stream.flush()
+    shown = stream.buffer.getvalue()  # type: ignore[attr-defined]
     if code:
         return f"it ended with {code}: {shown[-200:]!r}"
     if any(mark in shown for mark in (b"\x1b", b"\x07", b"\r", b"\xc2\x9b", b"\xe2\x80\xae")):

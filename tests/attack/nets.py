@@ -193,7 +193,7 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
     smooth = any(name in SMOOTH for name, _ in spec["layers"])
     exact = composites.hessian_product() if smooth else composites.uniform(0.0)
     where = grid(spec["regions"])
-    found = {
+    parts = {
         mode: bilrp.decompose(net, x, composite=exact, regions=where, mode=mode)
         for mode in ("auto", "push", "pull")
     }
@@ -201,7 +201,7 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
         MIXTURES, len(result), generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
     truth = _by_autograd(Net(spec, written_out=True).eval(), x, where(x).labels.flatten(), mixed)
-    for mode, each in found.items():
+    for mode, each in parts.items():
         if (off := _apart(mixed @ each.parts.T, truth)) > CLOSE:
             return Failure("wrong", f"{mode}: off autograd by {off:.1e}"), 0
         if _apart(each.parts.sum(0) + each.unattributed, result) > CLOSE:
@@ -253,21 +253,21 @@ def attack(seed: int, place: Path) -> list[Row]:
     draw, row, plans = random.Random(seed), Row("nets"), Row("forced plans")
     for trial in range(TRIALS):
         spec = drawn(draw)
-        found, forced = check(spec)
+        outcome, forced = check(spec)
         plans.right += forced
-        if isinstance(found, Failure):
-            row.failed(found.what, f"seed {seed} trial {trial}: {found.words}; {_shrunk(spec, found)}")
-        elif found:
+        if isinstance(outcome, Failure):
+            row.failed(outcome.what, f"seed {seed} trial {trial}: {outcome.words}; {_shrunk(spec, outcome)}")
+        elif outcome:
             row.right += 1
         else:
             row.refused += 1
     return [row, plans]
 
 
-def _shrunk(spec: dict[str, Any], failure: Failure) -> str:
+def _shrunk(spec: dict[str, Any], outcome: Failure) -> str:
     def fails(layers: list[Layer]) -> bool:
         again = check({**spec, "layers": layers})[0]
-        return isinstance(again, Failure) and again.what == failure.what
+        return isinstance(again, Failure) and again.what == outcome.what
 
     small = {**spec, "layers": fewest(spec["layers"], fails)}
     return cases.keep("nets", json.dumps(small).encode(), ".json")

@@ -37,8 +37,8 @@ class Client:
 
     def send(self, method: bytes, path: bytes, body: bytes = b"", **headers: str) -> socket.socket:
         link = socket.create_connection(self.place, 60)
-        said = {"host": self.host, "content-length": str(len(body)), **headers}
-        head = b"".join(f"{name.replace('_', '-')}: {value}\r\n".encode() for name, value in said.items())
+        fields = {"host": self.host, "content-length": str(len(body)), **headers}
+        head = b"".join(f"{name.replace('_', '-')}: {value}\r\n".encode() for name, value in fields.items())
         link.sendall(method + b" " + path + b" HTTP/1.1\r\n" + head + b"\r\n" + body)
         return link
 
@@ -51,8 +51,8 @@ class Client:
             while piece := link.recv(65536):
                 received += piece
         lines = received.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
-        said = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
-        return int(lines[0].split()[1]) if received else 0, said
+        fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
+        return int(lines[0].split()[1]) if received else 0, fields
 
     def upload(self, body: bytes, **headers: str) -> socket.socket:
         return self.send(b"POST", b"/api/query", body, authorization=f"Bearer {self.token}", **headers)
@@ -61,11 +61,11 @@ class Client:
 def attack(seed: int, place: Path) -> Row:
     draw, row = random.Random(seed), Row("requests")
     pictures = [Image.effect_noise((32, 32), 40 + k).convert("RGB") for k in range(3)]
-    made = collection.build(pictures, tiny_encoder(), place / "noise.lance")
+    opened = collection.build(pictures, tiny_encoder(), place / "noise.lance")
     buffer = io.BytesIO()
     pictures[0].save(buffer, "PNG")
     with (
-        run_server(partial(server.make_collection_app, made, add=True), writable=True) as address,
+        run_server(partial(server.make_collection_app, opened, add=True), writable=True) as address,
         measured() as cost,
     ):
         client = Client(address)
@@ -86,8 +86,8 @@ def attack(seed: int, place: Path) -> Row:
 
 def _redirect(client: Client, draw: random.Random, picture: bytes) -> str | None:
     path = b"/" + b"".join(draw.choices(PIECES, k=draw.randrange(1, 6)))
-    status, said = client.ask(b"GET", path + b"?token=" + client.token.encode())
-    base, onward = f"http://{client.host}/", said.get("location", "/").replace("\\", "/")
+    status, headers = client.ask(b"GET", path + b"?token=" + client.token.encode())
+    base, onward = f"http://{client.host}/", headers.get("location", "/").replace("\\", "/")
     if status == 303 and urlsplit(urljoin(base, onward)).netloc != client.host:
         return f"{path!r} is sent on to {onward!r}"
     return None if status in (303, 400, 401) else f"{path!r} is answered by {status}"

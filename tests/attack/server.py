@@ -21,8 +21,8 @@ from setuptools import setup; setup(name='toy', version='1.0')
 
 def sdist(witness: Path) -> bytes:
     """A source archive whose setup.py leaves a trace when anything builds it."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         files = {
             "toy-1.0/setup.py": SETUP.format(witness=str(witness)).encode(),
             "toy-1.0/PKG-INFO": b"Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n",
@@ -33,7 +33,7 @@ def sdist(witness: Path) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def package(

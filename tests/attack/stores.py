@@ -39,28 +39,29 @@ def explanation(similarity: str) -> Explanation:
     return bilrp.explain(encoder, 1, 2, similarity=similarity, regions=bilrp.regions.grid(4))  # type: ignore[arg-type]
 
 
-def same(found: object, truth: object) -> bool:
+def same(actual: object, truth: object) -> bool:
     """Every number and word that was saved."""
-    if isinstance(found, Explanation) and isinstance(truth, Explanation):
-        numbers = found.score == truth.score and torch.equal(found.relevance, truth.relevance)
+    if isinstance(actual, Explanation) and isinstance(truth, Explanation):
+        numbers = actual.score == truth.score and torch.equal(actual.relevance, truth.relevance)
         within = all(
-            torch.equal(a, b) for a, b in zip(found.self_terms or (), truth.self_terms or (), strict=True)
+            torch.equal(a, b) for a, b in zip(actual.self_terms or (), truth.self_terms or (), strict=True)
         )
-        return numbers and within and same(found.a, truth.a) and same(found.b, truth.b)
-    assert isinstance(found, Decomposition) and isinstance(truth, Decomposition)
-    tensors = torch.equal(found.parts, truth.parts) and torch.equal(found.embedding, truth.embedding)
+        return numbers and within and same(actual.a, truth.a) and same(actual.b, truth.b)
+    assert isinstance(actual, Decomposition) and isinstance(truth, Decomposition)
+    tensors = torch.equal(actual.parts, truth.parts) and torch.equal(actual.embedding, truth.embedding)
     regions = (
-        torch.equal(found.regions.labels, truth.regions.labels) and found.regions.names == truth.regions.names
+        torch.equal(actual.regions.labels, truth.regions.labels)
+        and actual.regions.names == truth.regions.names
     )
-    picture = (found.input_image is None) == (truth.input_image is None)
-    if found.input_image is not None and truth.input_image is not None:
-        picture = bool((found.input_image == truth.input_image).all())
+    picture = (actual.input_image is None) == (truth.input_image is None)
+    if actual.input_image is not None and truth.input_image is not None:
+        picture = bool((actual.input_image == truth.input_image).all())
     return (
         tensors
         and regions
         and picture
-        and dict(found.origin) == dict(truth.origin)
-        and found.name == truth.name
+        and dict(actual.origin) == dict(truth.origin)
+        and actual.name == truth.name
     )
 
 
@@ -71,18 +72,18 @@ def check(path: Path, truth: Explanation | Decomposition | None) -> Failure | bo
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of earlier versions' files without a checksum
-                found = load(path)
+                loaded = load(path)
         except BilrpError as error:
-            found = None
+            loaded = None
             if "\n" in str(error):
                 return Failure("foreign", f"more than one line: {error}")
         except Exception as error:
             return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
     if cost.over:
         return Failure("over budget", str(cost))
-    if found is None or truth is None:
-        return found is not None
-    return True if same(found, truth) else Failure("wrong", "loaded with other numbers")
+    if loaded is None or truth is None:
+        return loaded is not None
+    return True if same(loaded, truth) else Failure("wrong", "loaded with other numbers")
 
 
 def attack(seed: int, place: Path) -> Row:
@@ -90,55 +91,55 @@ def attack(seed: int, place: Path) -> Row:
     whole: list[tuple[Explanation | Decomposition, str, bytes]] = []
     for similarity in ("dot", "cosine", "squared_distance"):
         for suffix in store.SUFFIXES:
-            made = explanation(similarity)
-            for truth in (made, made.a):
+            original = explanation(similarity)
+            for truth in (original, original.a):
                 whole.append((truth, suffix, truth.save(place / f"whole{suffix}").read_bytes()))
     for trial in range(TRIALS):
         truth, suffix, data = draw.choice(whole)
         path, broken = place / f"trial{suffix}", mutated(data, draw, [other for _, _, other in whole])
         path.write_bytes(broken)
-        found = check(path, truth)
-        kept = _shrunk(path, broken, truth, found) if isinstance(found, Failure) else ""
-        _count(row, found, f"seed {seed} trial {trial}", kept)
+        outcome = check(path, truth)
+        saved_case = _shrunk(path, broken, truth, outcome) if isinstance(outcome, Failure) else ""
+        _count(row, outcome, f"seed {seed} trial {trial}", saved_case)
     for trial in range(FORGERIES):
         what, path = _forged(draw, explanation(draw.choice(("dot", "squared_distance"))), place)
-        found = check(path, None)
-        if found is True:
-            found = Failure("wrong", f"a forged {what} was believed")
-        _count(row, found, f"seed {seed} forgery {trial} ({what})")
+        outcome = check(path, None)
+        if outcome is True:
+            outcome = Failure("wrong", f"a forged {what} was believed")
+        _count(row, outcome, f"seed {seed} forgery {trial} ({what})")
     return row
 
 
-def _count(row: Row, found: Failure | bool, words: str, kept: str = "") -> None:
-    if isinstance(found, Failure):
-        row.failed(found.what, f"{words}: {found.words}; {kept}")
-    elif found:
+def _count(row: Row, outcome: Failure | bool, words: str, saved_case: str = "") -> None:
+    if isinstance(outcome, Failure):
+        row.failed(outcome.what, f"{words}: {outcome.words}; {saved_case}")
+    elif outcome:
         row.right += 1
     else:
         row.refused += 1
 
 
-def _shrunk(path: Path, data: bytes, truth: Explanation | Decomposition, failure: Failure) -> str:
+def _shrunk(path: Path, data: bytes, truth: Explanation | Decomposition, outcome: Failure) -> str:
     def fails(tried: bytes) -> bool:
         path.write_bytes(tried)
         again = check(path, truth)
-        return isinstance(again, Failure) and again.what == failure.what
+        return isinstance(again, Failure) and again.what == outcome.what
 
     # A case is tried again without what it was made from, so of "wrong" only the words are kept.
-    if failure.what == "wrong":
+    if outcome.what == "wrong":
         return ""
     return cases.keep("results", smallest(data, fails, tries=200), path.suffix)
 
 
-def _forged(draw: random.Random, made: Explanation, place: Path) -> tuple[str, Path]:
+def _forged(draw: random.Random, original: Explanation, place: Path) -> tuple[str, Path]:
     """A file with a right checksum over something that cannot be."""
-    tensors, words = serialize_explanation(made)
+    tensors, words = serialize_explanation(original)
     name = draw.choice(
         ["a.parts", "b.parts", "a.embedding", "b.embedding", "relevance", "a.labels", "b.labels", "score"]
     )
     if name == "score":
         words["score"] = draw.choice(
-            [(made.score + 1).hex(), "nan", "inf", "", "0x", "1e400", "score", "\ud800"]
+            [(original.score + 1).hex(), "nan", "inf", "", "0x", "1e400", "score", "\ud800"]
         )
         return name, store.write(place / "forged.npz", tensors, words)
     tensor = tensors[name]

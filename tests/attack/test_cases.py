@@ -16,11 +16,11 @@ FOUND = [(kind, path) for kind in ("images", "results", "nets", "attention") for
 @pytest.mark.parametrize(("kind", "path"), FOUND, ids=[f"{kind}-{path.name}" for kind, path in FOUND])
 def test_what_an_attack_found_stays_mended(kind: str, path: Path) -> None:
     if kind == "images":
-        found = images.check(path)
+        outcome = images.check(path)
     elif kind == "results":
-        found = stores.check(path, None)
+        outcome = stores.check(path, None)
     elif kind == "attention":
-        found = attention.check(json.loads(path.read_text()))[0]
+        outcome = attention.check(json.loads(path.read_text()))[0]
     else:
-        found = nets.check(json.loads(path.read_text()))[0]
-    assert not isinstance(found, Failure), found
+        outcome = nets.check(json.loads(path.read_text()))[0]
+    assert not isinstance(outcome, Failure), outcome

@@ -36,7 +36,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "gelu": lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 8), nn.SiLU(), nn.Flatten()),
     "attention": Attention,
 }
-BOOKS = {
+COMPOSITES = {
     "gamma": lambda: composites.uniform(0.25),
     "zero": lambda: composites.uniform(0.0),
     "hessian": composites.hessian_product,
@@ -56,7 +56,7 @@ def attack(seed: int, place: Path, each: int = EACH) -> Row:
     """`each` decompositions a thread, for every net and composite."""
     row = Row("threads")
     for net, make in NETS.items():
-        for book, rules in BOOKS.items():
+        for composite_name, rules in COMPOSITES.items():
             torch.manual_seed(seed)
             model = make().double().eval()
             inputs = torch.rand(7, 1, 5, 6, dtype=torch.float64) - 0.3
@@ -73,17 +73,17 @@ def attack(seed: int, place: Path, each: int = EACH) -> Row:
             sys.setswitchinterval(1e-4)
             try:
                 with ThreadPoolExecutor(THREADS) as pool:
-                    found = list(pool.map(work, range(THREADS * each)))
+                    results = list(pool.map(work, range(THREADS * each)))
             finally:
                 sys.setswitchinterval(step)
-            for number, parts in enumerate(found):
+            for number, parts in enumerate(results):
                 truth = serial[number % len(serial)]
                 if isinstance(parts, str):
-                    row.failed("foreign", f"{net} {book} {number}: {parts}")
+                    row.failed("foreign", f"{net} {composite_name} {number}: {parts}")
                 elif isinstance(truth, Tensor) and torch.equal(parts, truth):
                     row.right += 1
                 else:
-                    row.failed("wrong", f"{net} {book} {number}: not the serial answer")
+                    row.failed("wrong", f"{net} {composite_name} {number}: not the serial answer")
             if switches() != before:
-                row.failed("wrong", f"{net} {book}: the process is not as it was")
+                row.failed("wrong", f"{net} {composite_name}: the process is not as it was")
     return row

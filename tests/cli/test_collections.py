@@ -92,8 +92,8 @@ def test_a_plain_search_takes_nothing_apart(
     bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
     expected = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json", "-o", "why.html")[1])
     monkeypatch.setattr("bilrp.collection.core.decompose_item", lambda *_: pytest.fail("it was taken apart"))
-    found = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json")[1])
-    for near, before in zip(found["neighbours"], expected["neighbours"], strict=True):
+    output = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json")[1])
+    for near, before in zip(output["neighbours"], expected["neighbours"], strict=True):
         assert near["name"] == before["name"] and near["score"] == pytest.approx(before["score"], rel=1e-5)
 
 
@@ -113,8 +113,8 @@ def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
     code, out, err = bilrp_command("index", "texts.csv", "-e", f"sentence:{folder}", "-o", "t.lance")
     assert code == 0, err
     assert "t.lance: 3 items (3 new, 0 unchanged, 1 duplicates)" in out
-    found = json.loads(bilrp_command("search", "t.lance", "A cat rests.", "--words", "2", "--json")[1])
-    assert len(found["neighbours"]) == 3 and len(found["regions"]) == 1
+    output = json.loads(bilrp_command("search", "t.lance", "A cat rests.", "--words", "2", "--json")[1])
+    assert len(output["neighbours"]) == 3 and len(output["regions"]) == 1
     code, _, err = bilrp_command(
         "index", "texts.csv", "-e", f"sentence:{folder}", "-o", "u.lance", "--column", "gone"
     )
@@ -122,7 +122,7 @@ def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("index", "left", "-o", "x", *BY), "ends with .lance"),
         (("index", "gone", "-o", "x.lance", *BY), "no such file"),
@@ -135,10 +135,10 @@ def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
         (("search", "x.lance", *AGAIN, "a.png", "-o", "why.png"), "written as one page"),
     ],
 )
-def test_slips_are_one_line(more: Path, bilrp_command, arguments, said) -> None:  # noqa: F811
+def test_slips_are_one_line(more: Path, bilrp_command, arguments, message) -> None:  # noqa: F811
     bilrp_command("index", "left", *BY, "-o", "x.lance")
     code, out, err = bilrp_command(*arguments)
-    assert code == 2 and said in err and err.count("\n") == 1 and "Traceback" not in err and out == ""
+    assert code == 2 and message in err and err.count("\n") == 1 and "Traceback" not in err and out == ""
 
 
 def test_a_damaged_collection_is_one_line(more: Path, bilrp_command) -> None:  # noqa: F811

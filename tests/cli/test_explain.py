@@ -103,15 +103,15 @@ def test_summary_adds_up(place, bilrp_command):
     code, out, err = bilrp_command(*tiny("--top", "3"))
     assert code == 0 and err == ""
     assert "a.png  and  b.png" in out and "tinymodel:tiny, dot, 16 × 16 regions" in out
-    found = bilrp_command(*tiny("--json"))
-    about = json.loads(found[1])
+    result = bilrp_command(*tiny("--json"))
+    about = json.loads(result[1])
     assert about["score"] == pytest.approx(about["explained"] + about["unattributed"])
     assert about["explained"] == pytest.approx(about["positive"] + about["negative"], rel=1e-4)
     assert about["explained_share"] + about["unattributed_share"] == pytest.approx(1)
     assert len(about["top"]) == 5 and about["outputs"] == [] and about["seconds"] > 0
-    told = dict(re.findall(r"^  (\S[^0-9−]*?) +[0-9−].* (\S+) %$", out.replace("−", "-"), re.M))
-    added = [float(told[name]) for name in ("pairs that raise it", "pairs that lower it", "unattributed")]
-    assert sum(added) == pytest.approx(100, abs=1.5) and told["score"] == "100", (
+    shares = dict(re.findall(r"^  (\S[^0-9−]*?) +[0-9−].* (\S+) %$", out.replace("−", "-"), re.M))
+    added = [float(shares[name]) for name in ("pairs that raise it", "pairs that lower it", "unattributed")]
+    assert sum(added) == pytest.approx(100, abs=1.5) and shares["score"] == "100", (
         "what the terminal shows adds up"
     )
     best = about["top"][0]
@@ -125,13 +125,13 @@ def test_summary_adds_up(place, bilrp_command):
 def test_the_sentence_and_the_findings_come_first_and_single_pairs_on_demand(place, bilrp_command):
     plain, with_pairs = bilrp_command(*tiny())[1], bilrp_command(*tiny("--top", "3"))[1]
     about = json.loads(bilrp_command(*tiny("--json"))[1])
-    found = bilrp.explain(
+    explanation = bilrp.explain(
         terminal.load_encoder("tinymodel:tiny", size="32"), "a.png", "b.png", similarity="dot"
     )
-    assert about["summary"] == found.summary() and " ".join(about["summary"].split()[:9]) in " ".join(
+    assert about["summary"] == explanation.summary() and " ".join(about["summary"].split()[:9]) in " ".join(
         plain.split()
     )
-    assert [f["relevance"] for f in about["findings"]] == [f.relevance for f in found.findings()]
+    assert [f["relevance"] for f in about["findings"]] == [f.relevance for f in explanation.findings()]
     for finding in about["findings"][:6]:
         assert finding["label"] in plain and "px" in finding["label"]
     assert plain.index("Cosine") < plain.index("matches, by") < plain.index("unattributed  ")
@@ -290,8 +290,10 @@ def test_good_files_of_every_kind(place, bilrp_command):
         target = f"why {Path(name).stem}.png"
         arguments = ("explain", name, "b.png", "-e", "tinymodel:tiny", "--size", "16", "-o", target)
         code, _, err = bilrp_command(*arguments)
-        said = "bilrp: moving.gif is animated: its first frame is explained\n" if name == "moving.gif" else ""
-        assert code == 0 and err == said and (place / target).stat().st_size > 1000, (name, err)
+        message = (
+            "bilrp: moving.gif is animated: its first frame is explained\n" if name == "moving.gif" else ""
+        )
+        assert code == 0 and err == message and (place / target).stat().st_size > 1000, (name, err)
 
 
 def test_failed_writing_leaves_the_old_file(place, bilrp_command, monkeypatch):
@@ -335,7 +337,7 @@ def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(pla
         place, *tiny("-o", "why.html", "-o", "why.npz"),
         limits=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)),
     )  # fmt: skip
-    out, err = (said.decode() for said in process.communicate(timeout=120))
+    out, err = (message.decode() for message in process.communicate(timeout=120))
     assert (
         process.returncode == 2 and err.startswith("bilrp: ") and err.count("\n") == 1 and "why.html" in err
     )
@@ -410,8 +412,8 @@ def test_open_shows_the_first_page_or_picture(place, bilrp_command):
     browser.write_text(f'#!/bin/sh\necho "$1" > {place}/opened\n')
     browser.chmod(0o755)
     process = command(place, *tiny("--open", "-o", "why.npz", "-o", "why.html"), BROWSER=f"{browser} %s")
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
+    _, message = process.communicate(timeout=120)
+    assert process.returncode == 0, message
     assert (place / "opened").read_text().strip() == (place / "why.html").as_uri()
 
 

@@ -81,10 +81,14 @@ def test_the_default_encoder_follows_the_inputs(files, inputs, expected):
 
 def test_a_missing_file_is_told_without_torch(files):
     code = "import sys; sys.modules['torch'] = None; from bilrp.cli import main; main()"
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, "explain", "gone.jpg", "a.png"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (told.returncode, told.stdout, told.stderr) == (2, "", "bilrp: gone.jpg: no such file\n")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (
+        2,
+        "",
+        "bilrp: gone.jpg: no such file\n",
+    )

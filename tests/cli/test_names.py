@@ -54,11 +54,11 @@ def test_explain_shows_a_name_and_does_not_obey_it(place, monkeypatch, capfdbina
     outputs = [f"out{suffix}" for suffix in (".png", ".svg", ".pdf", ".html", ".npz")]
     options = [word for output in outputs for word in ("-o", output)]
     assert called(monkeypatch, "explain", path, path, "-e", "named_net:net", *options) == 0
-    said, trouble = capfdbinary.readouterr()
+    output, trouble = capfdbinary.readouterr()
     assert all(Path(output).stat().st_size for output in outputs)
-    shown = said + trouble
+    shown = output + trouble
     assert b"\x1b" not in shown and b"\x07" not in shown and b"\x9b2J" not in shown and b"\r" not in shown
-    assert to_printable(path).encode() in said
+    assert to_printable(path).encode() in output
     page = Path("out.html").read_text("utf-8")
     assert "<img src=x" not in page and "document.title=1<script>" not in page and "</title>.png" not in page
 
@@ -67,10 +67,10 @@ def test_json_and_errors_hold_such_names_too(place, monkeypatch, capfdbinary):
     path = os.fsdecode(b"\xff\x1b[2J.png")
     Image.new("RGB", (32, 32), "red").save(path)
     assert called(monkeypatch, "explain", path, path, "-e", "named_net:net", "--json") == 0
-    said = capfdbinary.readouterr()[0]
-    assert json.loads(said)["a"] == path and b"\x1b" not in said
+    output = capfdbinary.readouterr()[0]
+    assert json.loads(output)["a"] == path and b"\x1b" not in output
     assert called(monkeypatch, "explain", path + "\n", path, "-e", "named_net:net") == 2
-    said, trouble = capfdbinary.readouterr()
+    output, trouble = capfdbinary.readouterr()
     assert trouble.count(b"\n") == 1 and b"\x1b" not in trouble and b"\\xff\\x1b[2J.png\\x0a" in trouble
 
 
@@ -89,8 +89,8 @@ def test_reports_show_names_and_do_not_obey_them(tmp_path):
     )
     page = report.write(tmp_path)
     assert json.loads((tmp_path / "results.json").read_text("utf-8"))["skipped"][2:] == names[2:]
-    for made in (page, tmp_path / "report.md"):
-        text = made.read_text("utf-8")
+    for page_path in (page, tmp_path / "report.md"):
+        text = page_path.read_text("utf-8")
         assert (
             "<script" not in text and "<img src=x" not in text and "\x1b" not in text and "\u202e" not in text
         )

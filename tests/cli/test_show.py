@@ -19,9 +19,9 @@ def show(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     a, b = torch.rand(2, 1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4)).eval()
-    found = bilrp.explain(net, a, b, regions=8, similarity="dot")
-    found.save("why.npz")
-    found.save("why.safetensors")
+    explanation = bilrp.explain(net, a, b, regions=8, similarity="dot")
+    explanation.save("why.npz")
+    explanation.save("why.safetensors")
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["bilrp", "show", *arguments])

@@ -33,8 +33,8 @@ def look(*arguments: str, **environment: str) -> tuple[str, str]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said, _, loaded = done.stdout.rpartition("loaded:")
-    return said, loaded.strip()
+    output, _, loaded = done.stdout.rpartition("loaded:")
+    return output, loaded.strip()
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def look(*arguments: str, **environment: str) -> tuple[str, str]:
     ],
 )
 def test_help_and_version_load_nothing_heavy(arguments, expected):
-    said, loaded = look(*arguments)
-    assert expected in said and loaded == ""
+    output, loaded = look(*arguments)
+    assert expected in output and loaded == ""
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_help_and_version_load_nothing_heavy(arguments, expected):
 )
 def test_completion_loads_nothing_heavy(line, expected):
     words = line.split(" ")
-    said, loaded = look(
+    output, loaded = look(
         _BILRP_COMPLETE="complete_bash", COMP_WORDS=line, COMP_CWORD=str(len(words) - 1)
     )  # what the shell sets
-    assert expected in said.split() and loaded == ""
+    assert expected in output.split() and loaded == ""
 
 
 @pytest.mark.parametrize("package", ["typer", "torch"])
@@ -92,12 +92,12 @@ def test_an_interrupt_while_modules_load_is_quiet(tmp_path, package):
     )
     assert process.stdout is not None and process.stdout.readline() == b"loading\n"
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and said.decode() == "bilrp: interrupted\n"
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == 130 and output.decode() == "bilrp: interrupted\n"
 
 
 def test_help_groups_commands_by_what_people_want_to_do() -> None:
-    said, _ = look("--help", COLUMNS="100", NO_COLOR="1")
+    output, _ = look("--help", COLUMNS="100", NO_COLOR="1")
     order = [
         "Explain",
         "explain",
@@ -110,5 +110,5 @@ def test_help_groups_commands_by_what_people_want_to_do() -> None:
         "Look under the hood",
         "ops",
     ]
-    places = [said.find(f" {word} ", said.find("─ Explain ─")) for word in order]
-    assert -1 not in places and places == sorted(places), said
+    places = [output.find(f" {word} ", output.find("─ Explain ─")) for word in order]
+    assert -1 not in places and places == sorted(places), output

@@ -107,14 +107,14 @@ def test_words_are_coloured_by_their_share(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("TERM", "xterm-256color")
-    found = explain(sentence(folder), "The cat \x1b[2J sat.", "Two kittens rested.", similarity="dot")
-    lines = texts.highlight_words(found)
+    explanation = explain(sentence(folder), "The cat \x1b[2J sat.", "Two kittens rested.", similarity="dot")
+    lines = texts.highlight_words(explanation)
     assert lines is not None and "\x1b[" in lines and "\x1b[2J" not in lines
-    found = select_visible(found, special_tokens=False)  # of a word, what it shares with words
-    shares = found.marginals()
+    explanation = select_visible(explanation, special_tokens=False)  # of a word, what it shares with words
+    shares = explanation.marginals()
     largest = max(float(share.abs().max()) for share in shares)
     seen = 0
-    for side, share in zip((found.a, found.b), shares, strict=True):
+    for side, share in zip((explanation.a, explanation.b), shares, strict=True):
         assert isinstance(side.view, Text)
         for span, value in zip(side.view.spans, share.tolist(), strict=True):
             weak = round(255 * (1 - abs(value) / largest))
