@@ -235,16 +235,18 @@ class Explanation:
         spec_a, spec_b = as_spec_pair(regions)
         a, b = self.a.coarsen(spec_a), self.b.coarsen(spec_b)
         by_a, by_b = _membership(self.a, a), _membership(self.b, b)
-        within = None
+        self_terms = None
         if self.self_terms:
-            within = (by_a.T @ self.self_terms[0] @ by_a, by_b.T @ self.self_terms[1] @ by_b)
-        against = (
+            self_terms = (by_a.T @ self.self_terms[0] @ by_a, by_b.T @ self.self_terms[1] @ by_b)
+        reference_terms = (
             (by_a.T @ self.reference_terms[0], by_b.T @ self.reference_terms[1])
             if self.reference_terms
             else None
         )
         relevance = by_a.T @ self.relevance @ by_b
-        return replace(self, a=a, b=b, relevance=relevance, self_terms=within, reference_terms=against)
+        return replace(
+            self, a=a, b=b, relevance=relevance, self_terms=self_terms, reference_terms=reference_terms
+        )
 
     def plot(self, **options: Any) -> Figure:
         """Draw both inputs with arcs between matching regions, as in the paper."""
@@ -282,13 +284,15 @@ class Explanation:
                 )
                 for side in "ab"
             ]
-            within = (tensors["within.a"], tensors["within.b"]) if "within.a" in tensors else None
             score = float.fromhex(words["score"])
             distance = words["distance"] == "yes"
-            against = (tensors["against.a"], tensors["against.b"]) if "against.a" in tensors else None
+            self_terms, reference_terms = (
+                (tensors[f"{name}.a"], tensors[f"{name}.b"]) if f"{name}.a" in tensors else None
+                for name in ("self_terms", "reference_terms")
+            )
             explanation = Explanation(
-                sides[0], sides[1], score, tensors["relevance"], words["similarity"], within, distance, against,
-                float.fromhex(words.get("references", "0x0p+0")),
+                sides[0], sides[1], score, tensors["relevance"], words["similarity"], self_terms, distance,
+                reference_terms, float.fromhex(words.get("reference_score", "0x0p+0")),
             )  # fmt: skip
             schema.check_explanation(explanation)
             return explanation
@@ -381,14 +385,18 @@ def explain_items(
     wanted = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
     if not wanted.any_size:
         _check_sizes(encoders, a, b)
-    options = {"composite": composite, "project": project, "mode": mode}
     sides = list(zip(encoders, (a, b), as_spec_pair(regions), strict=True))
     if max_regions is not None:
-        ready = [prepare(reader, item, regions=spec, **options) for reader, item, spec in sides]
-        return deque(refine_pair(*ready, similarity=wanted, max_regions=max_regions), maxlen=1)[0]
+        prepared = [
+            prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
+            for reader, item, spec in sides
+        ]
+        return deque(refine_pair(*prepared, similarity=wanted, max_regions=max_regions), maxlen=1)[0]
     # One after the other: only one recorded run is in memory at a time.
     left, right = (
-        decompose_item(reader, item, regions=spec, progress=progress, **options)[None]
+        decompose_item(
+            reader, item, regions=spec, composite=composite, project=project, mode=mode, progress=progress
+        )[None]
         for reader, item, spec in sides
     )
     return pair(left, right, similarity=wanted)
@@ -456,11 +464,11 @@ def pair(
             f"the {wanted.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
         )
     p, q = _parts_for(wanted, a, b)
-    within = (multiply_parts(p, p), multiply_parts(q, q)) if wanted.has_self_terms else None
+    self_terms = (multiply_parts(p, p), multiply_parts(q, q)) if wanted.has_self_terms else None
     if coordinates is not None:
         p, q = a.parts[:, coordinates], b.parts[:, coordinates]
     relevance = wanted.relevance_fn(a.embedding, b.embedding)(p, q)
-    explanation = Explanation(a, b, score, relevance, wanted.name, within, wanted.is_distance)
+    explanation = Explanation(a, b, score, relevance, wanted.name, self_terms, wanted.is_distance)
     has_reference = a.reference is not None or b.reference is not None
     return _add_reference_terms(explanation, wanted) if has_reference else explanation
 
@@ -532,7 +540,7 @@ def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, 
         side_tensors, side_words = serialize_decomposition(d)
         tensors |= {f"{side}.{name}": t for name, t in side_tensors.items()}
         words |= {f"{side}.{name}": text for name, text in side_words.items()}
-    for name, pair_of in (("within", e.self_terms), ("against", e.reference_terms)):
+    for name, pair_of in (("self_terms", e.self_terms), ("reference_terms", e.reference_terms)):
         tensors |= {} if pair_of is None else {f"{name}.a": pair_of[0], f"{name}.b": pair_of[1]}
-    words |= {} if e.reference_terms is None else {"references": e.reference_score.hex()}
+    words |= {} if e.reference_terms is None else {"reference_score": e.reference_score.hex()}
     return tensors, words

@@ -55,9 +55,9 @@ def test_why_this_and_not_that(more: Path, bilrp_command) -> None:  # noqa: F811
         ]
         for other in ("b.png", "c.png")
     ]
-    said = json.loads(bilrp_command("contrast", "a.png", "b.png", "c.png", *BY, "--json")[1])["said"]
+    message = json.loads(bilrp_command("contrast", "a.png", "b.png", "c.png", *BY, "--json")[1])["summary"]
     nearer = "b.png" if scores[0] > scores[1] else "c.png"
-    assert f"closer to {nearer} than" in said and f"{abs(scores[0] - scores[1]):.4g}" in said
+    assert f"closer to {nearer} than" in message and f"{abs(scores[0] - scores[1]):.4g}" in message
 
 
 def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
@@ -69,12 +69,12 @@ def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
         json.loads(bilrp_command("explain", a, "c.png", *BY, "--similarity", "dot", "--json")[1])["score"]
         for a in ("a.png", "b.png")
     )
-    found = json.loads(bilrp_command("sets", "left", "right", *BY, "--similarity", "dot", "--json")[1])
-    assert found["score"] == pytest.approx(total, rel=1e-4)
+    output = json.loads(bilrp_command("sets", "left", "right", *BY, "--similarity", "dot", "--json")[1])
+    assert output["score"] == pytest.approx(total, rel=1e-4)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("explain", "a.png", "b.png", "c.png", "--plan"), "--plan is for two inputs"),
         (("explain", "a.png", "b.png", "c.png", "--max-regions", "32"), "--max-regions is for two inputs"),
@@ -87,6 +87,6 @@ def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
         (("sets", "left", "gone"), "gone"),
     ],
 )
-def test_slips_are_one_line(more: Path, bilrp_command, arguments, said) -> None:  # noqa: F811
+def test_slips_are_one_line(more: Path, bilrp_command, arguments, message) -> None:  # noqa: F811
     code, out, err = bilrp_command(*arguments, *BY)
-    assert code == 2 and said in err and err.count("\n") == 1 and "Traceback" not in err and out == ""
+    assert code == 2 and message in err and err.count("\n") == 1 and "Traceback" not in err and out == ""

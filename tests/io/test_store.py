@@ -243,7 +243,7 @@ def forge(explanation: Explanation, path: Path, **changes: object) -> Path:
         {"b__regions": '{"count": 4, "kind": "labels", "names": [1, 2, 3, 4]}'},
         {"a__origin": "7"},
         {"a__storage_error": "nan"},
-        {"within__a": torch.zeros(1, 1)},
+        {"self_terms__a": torch.zeros(1, 1)},
     ],
     ids=lambda change: f"{next(iter(change))}-{str(next(iter(change.values())))[:18]}",
 )

@@ -72,7 +72,7 @@ def test_sentence_table_json_and_page_hold_the_same_numbers() -> None:
         # the sentence and the table have the JSON's numbers, by one rounding
         assert f"{similarity.replace('_', ' ')} {format_number(about['score'])}" in summary.lower()
         if similarity == "squared_distance":
-            apart = about["positive"] + about["within"]
+            apart = about["positive"] + about["self_terms"]
             assert f"{expected_amount(apart, about)} sets the two apart" in summary
             assert f"{expected_amount(-about['negative'], about)} brings them together" in summary
         else:

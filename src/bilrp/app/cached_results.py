@@ -115,7 +115,7 @@ def _compute_audit(session: CollectionSession) -> dict[str, Any]:
 
     suspects = [
         {
-            "kind": s.kind, "said": str(s), "where": s.where, "share": s.share, "area": s.area, "changed": s.changed,
+            "kind": s.kind, "description": str(s), "where": s.where, "share": s.share, "area": s.area, "changed": s.changed,
             "count": len(s.pairs), "pairs": label_pairs(s.pairs), "mask": s.mask.astype(int).tolist(),
         }
         for s in report.suspects

@@ -50,7 +50,7 @@ def render_export(explanation: Explanation, kind: str) -> bytes:
         "a": explanation.a.name,
         "b": explanation.b.name,
         "similarity": explanation.similarity,
-        "account": page.serialize_breakdown(explanation),
+        "breakdown": page.serialize_breakdown(explanation),
         "summary": explanation.summary(),
         "findings": findings_figure.serialize_findings(explanation),
         "matches": [{"a": a, "b": b, "relevance": r} for a, b, r in rows],

@@ -130,7 +130,7 @@ def print_summaries(
             {"heading": e.heading, "score": e.explanation.score, "summary": e.explanation.summary()}
             for e in entries
         ]
-        print(json.dumps({"said": header, "explanations": rows, "outputs": [str(p) for p in outputs]}))
+        print(json.dumps({"summary": header, "explanations": rows, "outputs": [str(p) for p in outputs]}))
         return
     if header is not None:
         print_safe(to_printable(header))

@@ -112,11 +112,11 @@ def collect_summary(
         "unattributed_share": breakdown.compute_share(breakdown.unattributed - breakdown.shared),
         "special_tokens": breakdown.special_tokens,
         "special_tokens_share": breakdown.compute_share(breakdown.special_tokens),
-        "within": breakdown.self_terms_a + breakdown.self_terms_b,
-        "against_reference": None
+        "self_terms": breakdown.self_terms_a + breakdown.self_terms_b,
+        "reference_terms": None
         if e.reference_terms is None
         else [breakdown.reference_terms_a, breakdown.reference_terms_b],
-        "references": None if e.reference_terms is None else breakdown.reference_score,
+        "reference_score": None if e.reference_terms is None else breakdown.reference_score,
         "positive": breakdown.positive,
         "negative": breakdown.negative,
         "closed": breakdown.is_complete,
@@ -276,15 +276,15 @@ def _format_breakdown(values: dict[str, Any]) -> list[str]:
     shared = values["shared"]
     rest = 0.0 if values["closed"] else values["unattributed"] - (shared or 0.0)  # rounding
     terms = {"pairs that raise it": values["positive"], "pairs that lower it": values["negative"]}
-    optional = {"special tokens": values["special_tokens"], "each with itself": values["within"]}
+    optional = {"special tokens": values["special_tokens"], "each with itself": values["self_terms"]}
     terms |= {name: value for name, value in optional.items() if value}
     if shared is not None:
         terms |= {"specific to these two": values["specific"], "shared by any two": shared}
     else:
         terms["unattributed"] = rest
-    if values["against_reference"] is not None and shared is None:  # part of the unattributed
-        terms["  either against the reference"] = sum(values["against_reference"])
-        terms["  reference against reference"] = values["references"]
+    if values["reference_terms"] is not None and shared is None:  # part of the unattributed
+        terms["  either against the reference"] = sum(values["reference_terms"])
+        terms["  reference against reference"] = values["reference_score"]
     total = "estimate" if values["estimate"] else "score"
     terms[total] = values["score"]
     width = max(map(len, terms))

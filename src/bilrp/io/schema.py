@@ -61,12 +61,12 @@ def check_explanation(e: Explanation) -> None:
     check_finite("relevance", e.relevance)
     _require(float("-inf") < e.score < float("inf"), "score")
     for side, terms, count in zip("ab", e.self_terms or (), shape, strict=False):
-        _require(terms.shape == (count, count), f"within.{side}")
-        check_finite(f"within.{side}", terms)
+        _require(terms.shape == (count, count), f"self_terms.{side}")
+        check_finite(f"self_terms.{side}", terms)
     for side, terms, count in zip("ab", e.reference_terms or (), shape, strict=False):
-        _require(terms.shape == (count,), f"against.{side}")
-        check_finite(f"against.{side}", terms)
-    _require(float("-inf") < e.reference_score < float("inf"), "references")
+        _require(terms.shape == (count,), f"reference_terms.{side}")
+        check_finite(f"reference_terms.{side}", terms)
+    _require(float("-inf") < e.reference_score < float("inf"), "reference_score")
     # maxsim of flat embeddings has a width that is not stored, so its relevance cannot be recomputed
     a, b = e.a.shape or (), e.b.shape or ()
     if similarity is not None and e.a.embedding.numel() and not (any_size and len(a) < 3):
@@ -96,7 +96,7 @@ def _check_relevance(e: Explanation, similarity: similarities.Similarity) -> Non
         _require(bool((difference.abs() <= tolerance * scale + 1e-30).all()), "relevance")
     _require(
         (e.self_terms is not None) == similarity.has_self_terms and e.is_distance == similarity.is_distance,
-        "within",
+        "self_terms",
     )
 
 
