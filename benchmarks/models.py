@@ -82,7 +82,7 @@ def load_photograph() -> Image.Image:
 def prepare_and_plan(encoder: bilrp.Encoder, raw_input: object, **options: object) -> object:
     """Run everything that comes before the first push."""
     ready = prepare(encoder, read_item(encoder, raw_input), **options)
-    return plan.make_plan(PlanContext(ready.program, ready.partition, ready.program.result.numel()))
+    return plan.make_plan(PlanContext(ready.program, ready.regions, ready.program.result.numel()))
 
 
 def vgg() -> Iterator[Row]:

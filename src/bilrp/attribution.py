@@ -190,7 +190,7 @@ def make_attribution(ready: PreparedInput, values: Tensor, forms: Sequence[Linea
     """
     scores = [form.score for form in forms]
     score = scores[0] if values.dim() == 1 else torch.tensor(scores, dtype=torch.float64).to(values)
-    return Attribution(values, score, ready.partition, forms[0].name, ready.item.view, ready.item.name)
+    return Attribution(values, score, ready.regions, forms[0].name, ready.item.view, ready.item.name)
 
 
 @dataclass(frozen=True, eq=False)

@@ -136,7 +136,7 @@ def highlight(
     with hash_weights_once():
         asked = _prepare(reader, item, specs[0], composite)
         # By the cheaper side: the parts of the query, or one pull for each passage.
-        parts = asked.decompose().parts if matrix or len(items) > asked.partition.count else None
+        parts = asked.decompose().parts if matrix or len(items) > asked.regions.count else None
         for each, passage in zip(readers, items, strict=True):
             ready = _prepare(each, passage, specs[1], composite)
             form = make_form(chosen, asked.embeddings[None], ready.embeddings[None])

@@ -107,31 +107,51 @@ def decompose(
     if max_regions is not None:
         if layers is not None:
             raise InputError("max_regions cannot be combined with layers: leave out layers")
-        options = {"regions": regions, "composite": composite, "project": project, "mode": mode}
-        return deque(refine(encoder, x, max_regions=max_regions, **options), maxlen=1)[0]
-    options = {"regions": regions, "composite": composite, "project": project, "mode": mode, "layers": layers}
-    by_layer = decompose_item(encoder, read_item(encoder, x), progress=progress, **options)
+        steps = refine(
+            encoder,
+            x,
+            regions=regions,
+            composite=composite,
+            project=project,
+            mode=mode,
+            max_regions=max_regions,
+        )
+        return deque(steps, maxlen=1)[0]
+    by_layer = decompose_item(
+        encoder, read_item(encoder, x), regions=regions, composite=composite, project=project, mode=mode,
+        layers=layers, progress=progress,
+    )  # fmt: skip
     return by_layer[None] if layers is None else {n: by_layer[n] for n in layers}
 
 
 def decompose_item(
-    encoder: Encoder, item: Item, *, progress: bool = False, **options: Any
+    encoder: Encoder,
+    item: Item,
+    *,
+    regions: RegionSpec | None = None,
+    composite: CompositeLike | None = None,
+    project: int | None = None,
+    mode: Mode = "auto",
+    layers: Sequence[int] | None = None,
+    progress: bool = False,
 ) -> dict[int | None, Decomposition]:
     """Decompose an input that was read: {layer: decomposition}, {None: decomposition} of the output without layers.
 
     Args:
         encoder: The encoder.
         item: The input, see `read_item`.
+        regions, composite, project, mode, layers: As for `decompose`.
         progress: Show a progress bar.
-        **options: As for `prepare`.
     """
-    ready = prepare(encoder, item, **options)
-    if not ready.taps:
-        return {None: ready.decompose(progress=progress)}
-    parts, plan = ready.compute(ready.partition, progress=progress)
+    prepared = prepare(
+        encoder, item, regions=regions, composite=composite, project=project, mode=mode, layers=layers
+    )
+    if not prepared.taps:
+        return {None: prepared.decompose(progress=progress)}
+    parts, plan = prepared.compute(prepared.regions, progress=progress)
     return {
-        n: ready.build_decomposition(ready.partition, parts[v], plan=plan, layer=n)
-        for n, v in ready.taps.items()
+        layer: prepared.build_decomposition(prepared.regions, parts[value], plan=plan, layer=layer)
+        for layer, value in prepared.taps.items()
     }
 
 
@@ -140,7 +160,7 @@ class PreparedInput:
     """A recorded input with its rules applied, ready to compute parts."""
 
     program: Program
-    partition: Regions
+    regions: Regions
     item: Item
     origin: Mapping[str, Any]
     project: int | None
@@ -150,32 +170,32 @@ class PreparedInput:
     reference_embeddings: Mapping[int | None, Tensor]  # the same at the reference input, if the rules use one
     is_centered: bool = False  # the reference is a mean embedding, and the rest is distributed evenly
 
-    def compute(self, partition: Regions, *, progress: bool = False) -> tuple[dict[int, AnyParts], Plan]:
+    def compute(self, regions: Regions, *, progress: bool = False) -> tuple[dict[int, AnyParts], Plan]:
         """Compute parts [regions, coordinates] of the output and of tapped values."""
         with torch.no_grad():
-            weights = None if self.taps else make_projection(self.project, self.program.result)
+            projection = None if self.taps else make_projection(self.project, self.program.result)
             taps = frozenset(self.taps.values())
             with progress_bar(progress) as bar:
                 parts, plan = compute_parts(
-                    self.program, partition, weights, mode=self.mode, taps=taps, bar=bar
+                    self.program, regions, projection, mode=self.mode, taps=taps, bar=bar
                 )
         _check_finite(parts[self.program.output.value], self.origin["composite"])
         return parts, plan
 
     def decompose(self, *, progress: bool = False) -> Decomposition:
         """Return the decomposition of the output."""
-        parts, plan = self.compute(self.partition, progress=progress)
-        return self.build_decomposition(self.partition, parts[self.program.output.value], plan=plan)
+        parts, plan = self.compute(self.regions, progress=progress)
+        return self.build_decomposition(self.regions, parts[self.program.output.value], plan=plan)
 
-    def compute_parts(self, partition: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
+    def compute_parts(self, regions: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
         """Compute parts of the output by the rules alone; `decompose` also distributes what they leave."""
-        parts, plan = self.compute(partition, progress=progress)
+        parts, plan = self.compute(regions, progress=progress)
         return densify(parts[self.program.output.value]), plan
 
     def pull(self, vectors: Tensor) -> Tensor:
         """Return [regions, n], ⟨P_I, v⟩ of each region and each of the vectors [n, h], by one backward sweep for all."""
         with torch.no_grad():
-            values = pull_vectors(self.program, self.partition, vectors)
+            values = pull_vectors(self.program, self.regions, vectors)
             if self.is_centered:
                 values = self._distribute_rest(values, vectors)
         _check_finite(values, self.origin["composite"])
@@ -183,23 +203,23 @@ class PreparedInput:
 
     def _distribute_rest(self, values: Tensor, vectors: Tensor) -> Tensor:
         """Add what the rules leave of φ − μ‖φ‖, times the vectors, to the values [regions, n] of each region."""
-        left_out = _left_out(self.partition)
+        left_out = _left_out(self.regions)
         explained = values.sum(0)
         if left_out is not None:
             explained = explained + pull_vectors(self.program, left_out, vectors).sum(0)
         wanted = vectors @ (self.embeddings[None] - self.reference_embeddings[None]).flatten()
-        return values + torch.outer(_feature_shares(self.partition).to(values), wanted - explained)
+        return values + torch.outer(_feature_shares(self.regions).to(values), wanted - explained)
 
     def begin_refinement(self, max_regions: int | None) -> Refinement:
-        """Start a refinement to at most `max_regions` regions, at its coarsest partition."""
-        return start_refinement(self.partition, self.compute_parts, max_regions)
+        """Start a refinement to at most `max_regions` regions, at its coarsest regions."""
+        return start_refinement(self.regions, self.compute_parts, max_regions)
 
     def split_regions(self, refinement: Refinement, weight: Tensor) -> Refinement:
         """Split the regions of largest weight; return `refinement` itself if none can be split."""
         return refinement.split(weight, self.compute_parts)
 
     def build_refined(self, refinement: Refinement) -> Decomposition:
-        """Return the decomposition on the present partition of a refinement."""
+        """Return the decomposition on the present regions of a refinement."""
         count, view = len(refinement.groups), self.item.view
         view = (
             view.merge_regions(refinement.group_of_region.tolist(), count) if isinstance(view, Text) else view
@@ -219,14 +239,14 @@ class PreparedInput:
             layer: Number of the layer; None for the output.
         """
         result, reference = self.embeddings[layer], self.reference_embeddings.get(layer)
-        weights = make_projection(self.project, result)
+        projection = make_projection(self.project, result)
 
         def flat(t: Tensor) -> Tensor:
-            return t.flatten() if weights is None else weights @ t.flatten()
+            return t.flatten() if projection is None else projection @ t.flatten()
 
         origin = dict(self.origin)
         if layer is not None:
-            parts = parts if weights is None else densify(parts) @ weights.T
+            parts = parts if projection is None else densify(parts) @ projection.T
             origin["layer"] = layer
         embedding = flat(result)
         if self.is_centered and reference is not None:
@@ -238,7 +258,7 @@ class PreparedInput:
             parts = parts + torch.outer(_feature_shares(regions).to(parts), rest)
         return Decomposition(
             parts, embedding, regions, origin, self.item.view, plan, name=self.item.name,  # type: ignore[arg-type]
-            shape=tuple(result.shape) if weights is None else tuple(embedding.shape),
+            shape=tuple(result.shape) if projection is None else tuple(embedding.shape),
             reference=None if reference is None else flat(reference.to(result)),
         )  # fmt: skip
 
@@ -296,16 +316,16 @@ def prepare(
         results = {n: tapped_results.get(value, tape.result) for n, value in values.items()}
         for result in results.values():
             check_embedding(result)
-        partition, item = resolve_regions(encoder, item, regions)
+        resolved, item = resolve_regions(encoder, item, regions)
         tapped = frozenset(taps.values())
         origin = make_origin(encoder, tape, chosen, project)
         with use_weight_cache(encoder.module, tape.weights, origin["weights"]):
-            ready = prepare_tape(tape, chosen, tapped)
-            with nullcontext() if ready.reference is None else MODEL_RUN_LOCK:
-                references = read_reference_values(ready, encoder.forward_fn(item.model_input), values)
-            program, keep = freeze(ready, chosen, max(tapped, default=None)), frozenset(map(Key, tapped))
-            if locates_remainder(chosen) and not taps and ready.reference is None:
-                program = locate_remainder(program, ready.read_value)
+            simplified = prepare_tape(tape, chosen, tapped)
+            with nullcontext() if simplified.reference is None else MODEL_RUN_LOCK:
+                references = read_reference_values(simplified, encoder.forward_fn(item.model_input), values)
+            program, keep = freeze(simplified, chosen, max(tapped, default=None)), frozenset(map(Key, tapped))
+            if locates_remainder(chosen) and not taps and simplified.reference is None:
+                program = locate_remainder(program, simplified.read_value)
             keep |= set() if program.remainder is None else {program.remainder.key}
             program = hoist_poolings(rewrite_channels_first(program, keep), keep)
         # The tape is dropped here, to free activations that no map references before parts are computed.
@@ -315,7 +335,7 @@ def prepare(
             origin["random_cosines"] = summarize_cosines(typical.cosines)
         centered = typical is not None
         return PreparedInput(
-            program, partition, item, origin, project, mode, taps, results, references, centered
+            program, resolved, item, origin, project, mode, taps, results, references, centered
         )
 
 
@@ -342,15 +362,15 @@ def refine(
     [16, 28, 40]
     """
     encoder = encoder_for(encoder, x)
-    ready = prepare(
+    prepared = prepare(
         encoder, read_item(encoder, x), regions=regions, composite=composite, project=project, mode=mode
     )
-    refinement, finer = None, ready.begin_refinement(max_regions)
+    refinement, finer = None, prepared.begin_refinement(max_regions)
     while finer is not refinement:
         refinement = finer
-        decomposition = ready.build_refined(refinement)
+        decomposition = prepared.build_refined(refinement)
         yield decomposition
-        finer = ready.split_regions(refinement, (refinement.parts @ decomposition.embedding).abs())
+        finer = prepared.split_regions(refinement, (refinement.parts @ decomposition.embedding).abs())
 
 
 def check_embedding(embedding: Tensor) -> None:

@@ -169,7 +169,7 @@ def test_denominators_are_of_this_run_also_after_the_next(mode) -> None:
     ready = prepare(encoder, read_item(encoder, x), **how)
     with torch.no_grad():
         model(y)
-    torch.testing.assert_close(ready.compute_parts(ready.partition)[0], wanted, rtol=0, atol=0)
+    torch.testing.assert_close(ready.compute_parts(ready.regions)[0], wanted, rtol=0, atol=0)
 
 
 def test_a_bias_of_one_number_for_all() -> None:

@@ -38,7 +38,7 @@ def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
 
     encoder = as_encoder(model or net())
     ready = prepare(encoder, read_item(encoder, x), regions=4)
-    context = plan.PlanContext(ready.program, ready.partition, ready.program.result.numel())
+    context = plan.PlanContext(ready.program, ready.regions, ready.program.result.numel())
     total = len(context.links)
     spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
     schedule = plan.Schedule(context.bottlenecks[0], spatial, total)

@@ -105,7 +105,7 @@ class PairSession:
                 prepared = prepare(self.encoder, item, **self._decompose_options(settings))
                 count = prepared.program.result.numel()
                 taps = frozenset(map(Key, prepared.taps.values()))
-                work += plan.make_plan(PlanContext(prepared.program, prepared.partition, count, taps)).flops
+                work += plan.make_plan(PlanContext(prepared.program, prepared.regions, count, taps)).flops
         if not self._flops_per_second:
             self._flops_per_second = _measure_flops_per_second()
         return {"gflop": work / 1e9, "seconds": work / self._flops_per_second}
