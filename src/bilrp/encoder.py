@@ -157,7 +157,7 @@ def check_embedding_space(a: Encoder, b: Encoder) -> None:
         )
 
 
-def encoder_specific_keys(a: Mapping[str, Any], b: Mapping[str, Any]) -> set[str]:
+def encoder_specific_keys(a: Mapping[str, object], b: Mapping[str, object]) -> set[str]:
     """Return the keys of `origin` that may differ between two encoders of one embedding space.
 
     >>> encoder_specific_keys({"encoder": "a"}, {"encoder": "b"})
@@ -409,7 +409,7 @@ def ops(encoder: EncoderLike, x: InputLike, *, composite: CompositeLike | None =
         return tabulate_rules(prepare_tape(tape, chosen), chosen)
 
 
-def diff_origins(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
+def diff_origins(ours: Mapping[str, object], theirs: Mapping[str, object]) -> str:
     """Return which keys of two origins differ and must not, as text; '' if they match.
 
     >>> diff_origins({"encoder": "a", "composite": "x"}, {"encoder": "b", "composite": "x"})
@@ -422,7 +422,7 @@ def diff_origins(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
     )
 
 
-def compute_origin(encoder: Encoder, item: Item) -> dict[str, Any]:
+def compute_origin(encoder: Encoder, item: Item) -> dict[str, str | None]:
     """Run the encoder once and return the origin of the item's decomposition."""
     with torch.no_grad():
         tape = encoder.record(item.x, item.model_input)
@@ -431,7 +431,7 @@ def compute_origin(encoder: Encoder, item: Item) -> dict[str, Any]:
 
 def make_origin(
     encoder: Encoder, tape: Tape, composite: CompositeFunction, project: int | None
-) -> dict[str, Any]:
+) -> dict[str, str | None]:
     """Return what identifies the parts of a run: encoder, weights, composite, projection, similarity, dtype.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
@@ -38,6 +38,8 @@ from bilrp.similarity import Similarity, multiply_parts, resolve_similarity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from bilrp.render.links import Style
+
 
 class Match(NamedTuple):
     """A pair of regions and its relevance."""
@@ -48,8 +50,39 @@ class Match(NamedTuple):
 
 
 Writer = Callable[..., Path]
-
 """A function write(explanation, path, **options); the command line passes style, palette, names, title, special_tokens."""
+
+
+class DrawingOptions(TypedDict, total=False):
+    """Options of `Explanation.plot`.
+
+    Args:
+        title: heading.
+        names: names of the two inputs.
+        style: name of a link style ("auto", "pascal_voc", …), or a `bilrp.render.links.Style`.
+        palette: "paper" or "safe" (colour-blind safe).
+        special_tokens: draw special tokens ([CLS], </s>) of texts.
+        heatmaps: with arcs, also draw each region's share on its image.
+        links: draw pairs instead of findings; default: if a style is given.
+    """
+
+    title: str | None
+    names: tuple[str, str] | None
+    style: str | Style
+    palette: str
+    special_tokens: bool
+    heatmaps: bool
+    links: bool | None
+
+
+class WriterOptions(DrawingOptions, total=False):
+    """Options of `Explanation.save`; pages have no heatmaps, links and dpi, and numbers ignore all of them.
+
+    Args:
+        dpi: resolution of a .png.
+    """
+
+    dpi: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,20 +281,26 @@ class Explanation:
             self, a=a, b=b, relevance=relevance, self_terms=self_terms, reference_terms=reference_terms
         )
 
-    def plot(self, **options: Any) -> Figure:
-        """Draw both inputs with arcs between matching regions, as in the paper."""
+    def plot(self, **options: Unpack[DrawingOptions]) -> Figure:
+        """Draw the findings on both inputs, or the pairs as arcs as in the paper; see `DrawingOptions`."""
         from bilrp.render import figure
 
         return figure.plot(self, **options)
 
-    def save(self, path: str | Path, *, formats: Mapping[str, Writer] | None = None, **options: Any) -> Path:
+    def save(
+        self,
+        path: str | Path,
+        *,
+        formats: Mapping[str, Writer] | None = None,
+        **options: Unpack[WriterOptions],
+    ) -> Path:
         """Write numbers (.npz, .safetensors), a figure (.png, .svg, .pdf) or an interactive page (.html).
 
         Args:
             path: the file; its suffix selects the writer.
             formats: writers by suffix, in place of `FORMATS`: `save("why.csv", formats={".csv": write})` calls
                 write(explanation, path, **options).
-            options: passed to the writer, e.g. title="Why?".
+            options: passed to the writer, e.g. title="Why?"; see `WriterOptions`.
         """
         formats = FORMATS if formats is None else formats
         suffix = Path(path).suffix.lower()
@@ -302,11 +341,24 @@ class Explanation:
 
         return page.embed(self)
 
-    def widget(self, **options: Any) -> Any:
-        """Show the page as a notebook widget (`bilrp[notebook]`); `widget.selected` is the pinned selection."""
+    def widget(
+        self,
+        *,
+        title: str | None = None,
+        style: str | Style | None = None,
+        names: tuple[str, str] | None = None,
+        special_tokens: bool = False,
+    ) -> Any:
+        """Show the page as a notebook widget (`bilrp[notebook]`); `widget.selected` is the pinned selection.
+
+        Args:
+            title, style, names, special_tokens: as for `plot`.
+        """
         from bilrp.app import widgets
 
-        return widgets.make_explanation_widget(self, **options)
+        return widgets.make_explanation_widget(
+            self, title=title, style=style, names=names, special_tokens=special_tokens
+        )
 
     def __repr__(self) -> str:
         return (
@@ -503,12 +555,12 @@ def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
     return members
 
 
-def write_numbers(explanation: Explanation, path: str | Path, **_: Any) -> Path:
+def write_numbers(explanation: Explanation, path: str | Path, **_: Unpack[WriterOptions]) -> Path:
     """Write an explanation as .npz or .safetensors, which `Explanation.load` reads."""
     return store.write(path, *serialize_explanation(explanation))
 
 
-def _write_figure(explanation: Explanation, path: str | Path, **options: Any) -> Path:
+def _write_figure(explanation: Explanation, path: str | Path, **options: Unpack[WriterOptions]) -> Path:
     from bilrp.render import figure
 
     return figure.write(explanation, path, **options)

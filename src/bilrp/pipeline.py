@@ -319,7 +319,7 @@ def prepare(
         resolved, item = resolve_regions(encoder, item, regions)
         tapped = frozenset(taps.values())
         origin = make_origin(encoder, tape, chosen, project)
-        with use_weight_cache(encoder.module, tape.weights, origin["weights"]):
+        with use_weight_cache(encoder.module, tape.weights, tape.fingerprint):
             simplified = prepare_tape(tape, chosen, tapped)
             with nullcontext() if simplified.reference is None else MODEL_RUN_LOCK:
                 references = read_reference_values(simplified, encoder.forward_fn(item.model_input), values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -81,6 +81,7 @@ class Regions:
 
 
 RegionFunction = Callable[[Tensor], Regions]
+NestedIntegers: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | Sequence[Sequence[Sequence[int]]]
 
 RegionSpec: TypeAlias = Regions | RegionFunction | int | Tensor | np.ndarray | str | list[tuple[int, int]]
 """Regions, a function x -> Regions, a patch side in pixels, an integer mask; for texts "words" or spans too."""
@@ -150,7 +151,9 @@ def features() -> RegionFunction:
 
 
 def labels(
-    mask: Tensor | np.ndarray | Sequence[Any], *, names: tuple[str, ...] | None = None
+    mask: Tensor | np.ndarray | NestedIntegers,
+    *,
+    names: tuple[str, ...] | None = None,
 ) -> RegionFunction:
     """Use any partition into regions.
 

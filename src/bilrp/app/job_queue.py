@@ -43,13 +43,13 @@ class Job:
     """
 
     client: str
-    work: Callable[[], Any]
+    work: Callable[[], object]
     loop: asyncio.AbstractEventLoop
     persistent: bool = False
     events: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     cancelled: threading.Event = field(default_factory=threading.Event)
 
-    def emit(self, **event: Any) -> None:
+    def emit(self, **event: object) -> None:
         with contextlib.suppress(RuntimeError):  # the server has stopped
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
@@ -80,7 +80,7 @@ class JobQueue:
         self._lock = threading.Lock()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="bilrp-jobs")
 
-    def submit(self, client: str, work: Callable[[], Any], *, persistent: bool = False) -> Job:
+    def submit(self, client: str, work: Callable[[], object], *, persistent: bool = False) -> Job:
         """Enqueue a job, or raise QueueFull. It replaces the client's pending job unless either is persistent.
 
         Args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
@@ -18,6 +18,8 @@ from bilrp.errors import BilrpError, describe_error
 
 if TYPE_CHECKING:
     from bilrp.collection.core import Collection
+
+T = TypeVar("T")
 
 MAX_JSON_BYTES = 256 * 1024
 MAX_PARALLEL_REQUESTS = 4  # quick requests, each on a thread
@@ -32,7 +34,7 @@ class ThreadLimiter:
         self.capacity = anyio.CapacityLimiter(MAX_PARALLEL_REQUESTS)
         self.pending = 0
 
-    async def run(self, work: Callable[[], Any]) -> Any:
+    async def run(self, work: Callable[[], T]) -> T:
         if self.pending >= MAX_WAITING_REQUESTS + MAX_PARALLEL_REQUESTS:
             raise QueueFull
         self.pending += 1
@@ -83,7 +85,7 @@ def _reject_constant(name: str) -> float:
     raise ValueError(name)
 
 
-def get_str(body: dict[str, Any], name: str, default: str | None = None) -> str:
+def get_str(body: Mapping[str, object], name: str, default: str | None = None) -> str:
     """Return a string of a JSON body, of at most 1000 characters; 422 for anything else.
 
     Args:
@@ -113,18 +115,21 @@ def parse_int(value: object, name: str, default: int, maximum: int) -> int:
     return min(int(value), maximum)
 
 
-def get_regions(body: dict[str, Any], name: str) -> tuple[int, ...]:
+def get_regions(body: Mapping[str, object], name: str) -> tuple[int, ...]:
     """Return a list of region numbers without duplicates."""
     regions = body.get(name) or []
-    integers = isinstance(regions, list) and all(type(r) is int and 0 <= r < 2**31 for r in regions)
-    if not integers or len(regions) > MAX_REQUEST_REGIONS:
+    if (
+        not isinstance(regions, list)
+        or len(regions) > MAX_REQUEST_REGIONS
+        or not all(type(r) is int and 0 <= r < 2**31 for r in regions)
+    ):
         raise HTTPError(422, f"{name} must be a list of at most {MAX_REQUEST_REGIONS} region numbers")
     return tuple(dict.fromkeys(regions))
 
 
-def get_similarity(body: dict[str, Any], collection: Collection) -> str:
+def get_similarity(body: Mapping[str, object], collection: Collection) -> str:
     similarity = body.get("similarity")
-    if similarity not in ("cosine", "dot", None):
+    if similarity is not None and not (isinstance(similarity, str) and similarity in ("cosine", "dot")):
         raise HTTPError(422, "similarity is cosine or dot")
     return collection.resolve_similarity(similarity)
 
@@ -137,7 +142,7 @@ def client_id(request: Request) -> str:
     return f"{request.client.host}:{request.client.port}" if request.client else ""
 
 
-def dump_json(values: Any) -> bytes:
+def dump_json(values: object) -> bytes:
     return json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
         "utf-8", "backslashreplace"
     )
@@ -163,7 +168,7 @@ async def respond(
     request: Request,
     limiter: ThreadLimiter,
     queue: JobQueue,
-    work: Callable[[], Any],
+    work: Callable[[], object],
     *,
     ready: bool = False,
     persistent: bool = False,

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from bilrp.app import additions, pair_session, routes
@@ -39,7 +40,7 @@ def make_collection_app(
     timeout_seconds: float = READ_TIMEOUT_SECONDS,
     max_pending: int = MAX_PENDING_JOBS,
     add: bool = False,
-) -> Any:
+) -> ASGIApp:
     """Return the ASGI application of a collection.
 
     Args:
@@ -59,7 +60,7 @@ def make_collection_app(
     )
 
 
-def make_pair_app(encoder: Encoder, a: Item, b: Item, policy: AccessPolicy) -> Any:
+def make_pair_app(encoder: Encoder, a: Item, b: Item, policy: AccessPolicy) -> ASGIApp:
     """Return the ASGI application of one pair.
 
     Args:
@@ -79,7 +80,7 @@ def assemble_app(
     *,
     max_bytes: int = MAX_REQUEST_BYTES,
     timeout_seconds: float = READ_TIMEOUT_SECONDS,
-) -> Any:
+) -> ASGIApp:
     """Return an ASGI application of these routes and the static files, behind the security middleware.
 
     Args:
@@ -182,11 +183,11 @@ class Server(uvicorn.Server):
             await asyncio.wait(list(state.tasks), timeout=SHUTDOWN_TIMEOUT_SECONDS)
 
 
-def make_server(app: Any, *, protocol: type[H11Protocol] = HeaderTimeoutProtocol) -> Server:
+def make_server(app: ASGIApp, *, protocol: type[H11Protocol] = HeaderTimeoutProtocol) -> Server:
     """Return a server that is not running yet."""
 
-    async def run_app(scope: Any, receive: Any, send: Any) -> None:
-        async def send_unless_cancelled(message: Any) -> None:
+    async def run_app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_unless_cancelled(message: Message) -> None:
             # After a second Ctrl-C the event loop cancels Starlette's lifespan task, which reports that as a failure.
             if message["type"] != "lifespan.shutdown.failed" or "CancelledError" not in message["message"]:
                 await send(message)
@@ -202,7 +203,7 @@ def make_server(app: Any, *, protocol: type[H11Protocol] = HeaderTimeoutProtocol
 
 
 def run(
-    make_app: Callable[[AccessPolicy], Any],
+    make_app: Callable[[AccessPolicy], ASGIApp],
     *,
     host: str,
     port: int,

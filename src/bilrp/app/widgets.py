@@ -19,6 +19,7 @@ from bilrp.render import bundle, page
 if TYPE_CHECKING:
     from bilrp.collection import Collection
     from bilrp.explanation import Explanation
+    from bilrp.render.links import Style
 
 MODULES = ("heat", "board", "notebook")
 MAX_IMAGE_SIDE_PIXELS = 640
@@ -62,10 +63,25 @@ def _make_widget_class(entry: str, **traits: Any) -> Any:
     return type(f"{entry.capitalize()}Widget", (anywidget.AnyWidget,), members)
 
 
-def make_explanation_widget(explanation: Explanation, **options: Any) -> Any:
-    """Return the page of an explanation as a widget; `widget.selected` is {side, regions, …} of the pinned regions."""
+def make_explanation_widget(
+    explanation: Explanation,
+    *,
+    title: str | None = None,
+    style: str | Style | None = None,
+    names: tuple[str, str] | None = None,
+    special_tokens: bool = False,
+) -> Any:
+    """Return the page of an explanation as a widget; `widget.selected` is {side, regions, …} of the pinned regions.
+
+    Args:
+        explanation: What to show.
+        title, style, names, special_tokens: As for `render.page.build_payload`.
+    """
     kind = _make_widget_class("explanation", payload=lambda t: t.Dict())
-    return kind(payload=page.build_payload(explanation, **options) | {"palette": "paper", "compact": True})
+    payload = page.build_payload(
+        explanation, title=title, style=style, names=names, special_tokens=special_tokens
+    )
+    return kind(payload=payload | {"palette": "paper", "compact": True})
 
 
 def make_collection_widget(collection: Collection) -> Any:

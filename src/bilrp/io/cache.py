@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -92,7 +91,7 @@ class Cache:
             path.unlink(missing_ok=True)
 
 
-def compute_key(content_hash: str, origin: Mapping[str, Any]) -> str:
+def compute_key(content_hash: str, origin: Mapping[str, object]) -> str:
     """Return the sha256 of a content hash and an origin.
 
     >>> compute_key("a", {"layer": 5}) == compute_key("a", {"layer": 31})

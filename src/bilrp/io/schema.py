@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 BOX_EDGES = 4  # top, left, bottom, right
 
 
-def check_tensors(tensors: Mapping[str, Tensor], count: Any) -> None:
+def check_tensors(tensors: Mapping[str, Tensor], count: object) -> None:
     """Check the stored tensors of a decomposition of `count` regions."""
     parts, embedding, labels = (tensors[name] for name in ("parts", "embedding", "labels"))
-    _require(isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= labels.numel(), "count")
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= labels.numel():
+        raise InputError("invalid count")
     _require(parts.dim() == 2 and embedding.dim() == 1 and parts.shape == (count, len(embedding)), "shapes")
     for name in ("parts", "embedding"):
         check_finite(name, tensors[name])

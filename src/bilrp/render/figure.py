@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from torch import Tensor
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bilrp.explanation import Explanation
+    from bilrp.explanation import DrawingOptions, Explanation
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MIN_OPACITY = 1 / 255
@@ -124,7 +124,9 @@ def plot_side_by_side(
     return figure
 
 
-def write(explanation: Explanation, path: str | Path, *, dpi: int = 200, **options: Any) -> Path:
+def write(
+    explanation: Explanation, path: str | Path, *, dpi: int = 200, **options: Unpack[DrawingOptions]
+) -> Path:
     """Plot an explanation and write it as .png, .svg or .pdf atomically.
 
     Args:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 from torch import nn
 
@@ -378,7 +378,7 @@ def format_call(composite: CompositeFunction) -> str:
     return f"bilrp.composites.secant('{match[1]}')" if match else "..."
 
 
-def check_entry(entry: Any) -> None:
+def check_entry(entry: object) -> None:
     """Raise unless an entry is a pair of a condition and a rule."""
     if not isinstance(entry, tuple | list) or len(entry) != 2:
         raise RuleError(
@@ -401,7 +401,7 @@ def check_entry(entry: Any) -> None:
         raise RuleError(f"the rule for {condition!r} is no rule but {type(rule).__name__} {name}: {way}")
 
 
-def as_composite(composite_or_rule: Any) -> CompositeFunction:
+def as_composite(composite_or_rule: object) -> CompositeFunction:
     """Return a composite; a single rule applies to weighted steps, with default rules elsewhere."""
     if not isinstance(composite_or_rule, Rule):
         if not callable(composite_or_rule):

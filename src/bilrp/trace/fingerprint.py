@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import getclosurevars
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ HASH_DIGITS = 16  # hexadecimal digits
 MAX_CACHED_HASHES = 32  # sets of weights
 _HASH_CACHE: dict[Any, str] = {}
 _HASH_CACHE_LOCK = Lock()
+# device, address, version, shape, strides and dtype of a tensor
+MemoryKey: TypeAlias = tuple[torch.device, int, int, torch.Size, tuple[int, ...], torch.dtype]
 _KNOWN_HASHES: ContextVar[dict[Any, str] | None] = ContextVar("known_hashes", default=None)
 LITERAL_TYPES = (
     type(None),
@@ -81,7 +83,7 @@ def hash_weights_once() -> Iterator[None]:
         _KNOWN_HASHES.reset(token)
 
 
-def get_memory_keys(tensors: Iterable[Tensor]) -> tuple[Any, ...]:
+def get_memory_keys(tensors: Iterable[Tensor]) -> tuple[MemoryKey, ...]:
     """Return device, address, version, shape, strides and dtype of each tensor (see `hash_weights`)."""
     return tuple((t.device, t.data_ptr(), t._version, t.shape, t.stride(), t.dtype) for t in tensors)
 

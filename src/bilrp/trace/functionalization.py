@@ -16,7 +16,7 @@ from bilrp.trace.introspection import get_function_name, has_inplace_suffix
 from bilrp.trace.operation import Op
 
 
-def is_inplace(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_inplace(op: Op, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether a call writes into its first argument.
 
     Args:
@@ -36,7 +36,7 @@ def is_inplace(op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: 
 
 
 def _inplace_flag(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int, bool]:
     """Return position (-1: keyword or absent) and value of the argument `inplace`, as in F.leaky_relu(x, 0.1, True)."""
     code = getattr(func, "__code__", None)
@@ -59,7 +59,7 @@ _FUNCTIONAL_NORMS: dict[Callable[..., Any], tuple[Callable[..., Any], str]] = {
 
 
 def normalize_argument_order(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
     """Return the call with its arguments in the order of the table of operations.
 
@@ -76,7 +76,7 @@ def normalize_argument_order(
 
 
 def find_inplace_target(
-    op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: Op, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Tensor | None:
     """Return the tensor an in-place call writes into; None for other calls.
 
@@ -95,7 +95,7 @@ def find_inplace_target(
 
 
 def make_out_of_place(
-    op: Op, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: Op, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[tuple[Any, ...], dict[str, Any]]]:
     """Return the function and arguments of the out-of-place equivalent, which can be replayed on other tensors.
 

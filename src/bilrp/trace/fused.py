@@ -135,7 +135,7 @@ FUSED_EXPANSIONS: dict[str, Callable[..., Any]] = {
 
 def expand_fused_call(
     name: str,
-    func: Callable[..., Any],
+    func: Callable[..., object],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     recorder: AbstractContextManager[object],

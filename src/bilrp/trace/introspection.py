@@ -16,7 +16,7 @@ from bilrp.trace.operation_table import OPERATIONS
 NamedModules = list[tuple[str, nn.Module]]
 
 
-def find_operation(func: Callable[..., Any], operations: OperationTable = OPERATIONS) -> Op:
+def find_operation(func: Callable[..., object], operations: OperationTable = OPERATIONS) -> Op:
     """Return the operation of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'.
 
     >>> import torch
@@ -27,7 +27,7 @@ def find_operation(func: Callable[..., Any], operations: OperationTable = OPERAT
     return operations.find(name[:-1] if has_inplace_suffix(name) else name)
 
 
-def get_function_name(func: Callable[..., Any]) -> str:
+def get_function_name(func: Callable[..., object]) -> str:
     """Return torch's name of a function, attribute or overload; other libraries' operators keep their namespace.
 
     >>> import torch

@@ -9,9 +9,10 @@ scale in a product, and the name of its default rule. `bilrp.rules` gives that n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 from bilrp.errors import InputError
 
@@ -73,7 +74,7 @@ class Argument:
     names: tuple[str, ...]
     default: Any = None
 
-    def get(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def get(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
         """Return the value of the argument in a call.
 
         >>> Argument(1, ("p",), 0.5).get(("x",), {"p": 0.1})
@@ -140,6 +141,21 @@ class Op:
     verify_derivative: bool = False
 
 
+class OpOptions(TypedDict, total=False):
+    """Fields of `Op` that the functions below accept."""
+
+    inplace_aliases: tuple[str, ...]
+    factor: Factor | None
+    linear_in: Literal["all", "one"]
+    arg_positions: ArgPositions | None
+    is_sum: bool
+    nonlinear_args: tuple[Argument, ...]
+    training_args: tuple[Argument, ...]
+    replay_as: str
+    dim_arg: Argument | None
+    is_like_op: bool
+
+
 @dataclass(frozen=True)
 class OperationTable:
     """Operations, looked up by any of their names; a later entry replaces an earlier one of the same name."""
@@ -183,12 +199,12 @@ def format_op(op: Op) -> str:
     return f"{op.name} ({', '.join(f'{name}={value!r}' for name, value in values if value != getattr(default, name))})"
 
 
-def structural(name: str, *aliases: str, **options: Any) -> Op:
+def structural(name: str, *aliases: str, **options: Unpack[OpOptions]) -> Op:
     """Describe an operation that only moves elements."""
     return Op(name, "structural", aliases, rule="linear", mask="moves", **options)
 
 
-def identity(name: str, *aliases: str, **options: Any) -> Op:
+def identity(name: str, *aliases: str, **options: Unpack[OpOptions]) -> Op:
     """Describe an operation that returns its input, possibly with another dtype, device or memory."""
     return Op(name, "identity", aliases, rule="linear", mask="moves", **options)
 
@@ -199,9 +215,11 @@ def dropout(name: str, training: bool = True) -> Op:
     return Op(name, "random", rule="linear", mask="moves", training_args=training_args)
 
 
-def arithmetic(name: str, *aliases: str, **options: Any) -> Op:
+def arithmetic(
+    name: str, *aliases: str, rule: DefaultRule | None = "linear", **options: Unpack[OpOptions]
+) -> Op:
     """Describe elementwise arithmetic with a constant or another live tensor."""
-    return Op(name, "arithmetic", aliases, mask="keeps", **{"rule": "linear", **options})
+    return Op(name, "arithmetic", aliases, mask="keeps", rule=rule, **options)
 
 
 def reduction(name: str, *aliases: str) -> Op:
@@ -209,7 +227,7 @@ def reduction(name: str, *aliases: str) -> Op:
     return Op(name, "reduction", aliases, rule="linear")
 
 
-def linear(name: str, *aliases: str, **options: Any) -> Op:
+def linear(name: str, *aliases: str, **options: Unpack[OpOptions]) -> Op:
     """Describe another linear function."""
     return Op(name, "linear", aliases, rule="linear", **options)
 
@@ -219,9 +237,14 @@ def write(name: str, *aliases: str, accumulate_arg: Argument | None = None) -> O
     return Op(name, "write", aliases, rule="linear", accumulate_arg=accumulate_arg)
 
 
-def product(name: str, *aliases: str, **options: Any) -> Op:
+def product(
+    name: str,
+    *aliases: str,
+    rule: DefaultRule | None = "product",
+    arg_positions: ArgPositions | None = None,
+) -> Op:
     """Describe a product; its default rule freezes the gate or scale factor if there is exactly one."""
-    return Op(name, "product", aliases, linear_in="one", **{"rule": "product", **options})
+    return Op(name, "product", aliases, linear_in="one", rule=rule, arg_positions=arg_positions)
 
 
 def weighted(name: str, arg_positions: ArgPositions) -> Op:
@@ -229,13 +252,26 @@ def weighted(name: str, arg_positions: ArgPositions) -> Op:
     return Op(name, "weighted", rule="linear", linear_in="one", arg_positions=arg_positions)
 
 
-def activation(name: str, *aliases: str, **options: Any) -> Op:
+def activation(
+    name: str,
+    *aliases: str,
+    rule: DefaultRule | None = "frozen",
+    factor: Factor | None = None,
+    inplace_aliases: tuple[str, ...] = (),
+) -> Op:
     """Describe an elementwise function with f(0) = 0.
+
+    Args:
+        name: torch's name.
+        aliases: other names of the same operation.
+        rule: default rule.
+        factor: role of its result as a factor of a product.
+        inplace_aliases: Python operators that compute it in place.
 
     >>> activation("silu", factor="gate").rule
     'frozen'
     """
-    return Op(name, "activation", aliases, **{"rule": "frozen", **options})
+    return Op(name, "activation", aliases, inplace_aliases, rule=rule, factor=factor)
 
 
 def elementwise_nonzero(name: str, *aliases: str, factor: Factor | None = None) -> Op:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -74,7 +74,7 @@ class RandomTensors:
         )
 
     def update(
-        self, op: Op, is_random: bool, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self, op: Op, is_random: bool, args: tuple[object, ...], kwargs: Mapping[str, object], result: object
     ) -> None:
         """Mark the result of a call on constants as random if the call drew random numbers or used random tensors.
 

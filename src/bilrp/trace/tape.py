@@ -191,14 +191,14 @@ def get_version(t: Tensor) -> int:
         ) from None
 
 
-def collect_tensors(tree: Any) -> list[Tensor]:
+def collect_tensors(tree: object) -> list[Tensor]:
     """Return the tensors in nested arguments, in order."""
     tensors: list[Tensor] = []
     _collect_into(tree if type(tree) is tuple else (tree,), tensors)
     return tensors
 
 
-def _collect_into(items: Iterable[Any], tensors: list[Tensor]) -> None:
+def _collect_into(items: Iterable[object], tensors: list[Tensor]) -> None:
     for item in items:
         if type(item) in SCALAR_TYPES:
             continue

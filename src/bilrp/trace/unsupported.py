@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from traceback import walk_tb
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +44,7 @@ def reject_training_mode(modules: list[NamedModules]) -> None:
 
 
 def reject_unsupported_call(
-    op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], live: Tensor, training: bool | None = None
+    op: Op, args: tuple[object, ...], kwargs: Mapping[str, object], live: Tensor, training: bool | None = None
 ) -> None:
     """Raise if a call on live tensors cannot be recorded.
 
@@ -73,7 +72,7 @@ def reject_unsupported_call(
 
 
 def reject_training_call(
-    op: Op, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool | None
+    op: Op, args: tuple[object, ...], kwargs: Mapping[str, object], training: bool | None
 ) -> None:
     """Raise `InputError` if a call is random or batch-dependent, so that the embedding is not fixed.
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node
 
 from bilrp.errors import TapeError
 from bilrp.trace.devices import defer_checks, is_on_cpu, require
 from bilrp.trace.tape import collect_tensors, get_storage_and_version, get_storage_pointer
 
+ConstantKey: TypeAlias = tuple[int, int]  # id and version of a tensor
 PERTURBATION_SCALE = 0.01  # relative; towards zero, so that values stay within their bounds
 
 
@@ -40,14 +42,14 @@ class RunConstants:
         self.initial = {id(t): (t, get_storage_and_version(t)) for t in initial_tensors}
         self.initial_states = {state for _, state in self.initial.values()}
         self.results: dict[int, tuple[Tensor, int]] = {}  # id -> result of a call on constants, version
-        self.untracked: dict[tuple[int, int], UntrackedConstant] = {}  # by id and version
+        self.untracked: dict[ConstantKey, UntrackedConstant] = {}  # by id and version
         # written to by recorded calls; the next run may do so again
         self.rewritten_storages: set[int] = set()
 
     def __contains__(self, t: Tensor) -> bool:
         return id(t) in self.results
 
-    def add_results(self, results: Any) -> None:
+    def add_results(self, results: object) -> None:
         """Add the tensors that a recorded call on constants returned."""
         for t in collect_tensors(results):
             self.results[id(t)] = (t, get_storage_and_version(t)[1])
@@ -57,7 +59,7 @@ class RunConstants:
         storages = {get_storage_pointer(constant.tensor) for constant in self.untracked.values()}
         return [t for t, _ in self.results.values() if get_storage_pointer(t) not in storages]
 
-    def check(self, t: Tensor, op: str, input_node: Any, get_location: Callable[[], str]) -> None:
+    def check(self, t: Tensor, op: str, input_node: Node, get_location: Callable[[], str]) -> None:
         """Raise `TapeError` if a tensor that is not live depends on the input; note it if that is unknown.
 
         Args:
@@ -90,7 +92,7 @@ class RunConstants:
         return unmodified or state[0] in self.rewritten_storages
 
 
-def depends_on(node: Any, origin: Any) -> bool:
+def depends_on(node: Node, origin: Node) -> bool:
     """Return whether the autograd graph leads from `node` back to `origin`."""
     seen, waiting = {node}, [node]
     while waiting:
@@ -109,7 +111,7 @@ def perturb(x: Tensor) -> Tensor:
     return x.detach() * (1 - PERTURBATION_SCALE * noise.to(x))
 
 
-def find_overwritten(constants: Mapping[Any, UntrackedConstant]) -> set[Any]:
+def find_overwritten(constants: Mapping[ConstantKey, UntrackedConstant]) -> set[ConstantKey]:
     """Return the keys of constants that were overwritten during their own run, which `verify_tape` reports."""
     return {
         key
@@ -120,9 +122,9 @@ def find_overwritten(constants: Mapping[Any, UntrackedConstant]) -> set[Any]:
 
 
 def reject_input_dependent(
-    first: Mapping[Any, UntrackedConstant],
-    second: Mapping[Any, UntrackedConstant],
-    overwritten: Collection[Any] = (),
+    first: Mapping[ConstantKey, UntrackedConstant],
+    second: Mapping[ConstantKey, UntrackedConstant],
+    overwritten: Collection[ConstantKey] = (),
 ) -> None:
     """Raise `TapeError` if a constant has other values at another input.
 
