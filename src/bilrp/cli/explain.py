@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -28,6 +31,13 @@ from bilrp.cli.options import (
     Weights,
 )
 from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    from bilrp.encoder import DualEncoder
+    from bilrp.encoder import Encoder as LoadedEncoder
+    from bilrp.explanation import Explanation
+    from bilrp.inputs import Item
+    from bilrp.regions import RegionSpec
 
 
 def explain(
@@ -61,8 +71,6 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Which parts of A and B make the encoder call them similar? Two images, texts, or one of each."""
-    import time
-
     from bilrp.cli.input_hints import check_inputs, choose_encoders
 
     if len(inputs) < 2:
@@ -72,8 +80,6 @@ def explain(
 
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
-    from bilrp.encoder import read_item, resolve_encoders, resolve_regions
-    from bilrp.explanation import explain_items
     from bilrp.similarity import resolve_similarity
 
     several = len(inputs) > 2 or len(encoder_names) > 1
@@ -93,54 +99,80 @@ def explain(
             open_output=open_output, as_json=as_json,
         )  # fmt: skip
         return
-    a, b = inputs
     encoder = terminal.load_encoder_or_dual(encoder_names[0], weights=weights, size=size, resize=resize)
-    readers = resolve_encoders(encoder, a, b)
-    are_texts = [texts.reads_text(reader) for reader in readers]
-    contents = [
-        texts.read_text(argument) if is_text else argument
-        for argument, is_text in zip(inputs, are_texts, strict=True)
-    ]
-    # read both before the first is decomposed: an unreadable input fails at once
-    items = [read_item(reader, content) for reader, content in zip(readers, contents, strict=True)]
-    region_specs = texts.parse_regions_pair(regions, are_texts)
+    pair = _read_pair(encoder, inputs, regions)
     if any(path.suffix.lower() == ".html" for path in outputs):
-        from bilrp.render import page
-
-        sides = zip(readers, items, region_specs, strict=True)
-        page.check_pair_count(*(resolve_regions(reader, item, spec)[0].count for reader, item, spec in sides))
+        pair.check_page_size()
     start = time.perf_counter()
-    try:
-        explanation = explain_items(
-            readers,
-            items[0],
-            items[1],
-            similarity=similarity,
-            regions=region_specs,
-            project=project,
-            max_regions=max_regions,
-            progress=sys.stderr.isatty(),
-        )
-    except Exception as error:
-        raise terminal.wrap_encoder_error(readers[0], items[0].x, error) from error
+    explanation = pair.explain(similarity, project=project, max_regions=max_regions)
     seconds = time.perf_counter() - start
-    left, right = (
-        texts.shorten(content) if is_text else content
-        for content, is_text in zip(contents, are_texts, strict=True)
-    )
-    names = (left if are_texts[0] else explanation.a.name, right if are_texts[1] else explanation.b.name)
     summary = terminal.collect_summary(
-        explanation,
-        names=(left, right),
-        encoder=encoder.name,
-        seconds=seconds,
-        top=top,
-        special_tokens=special_tokens,
-    )
+        explanation, names=pair.shown, encoder=encoder.name, seconds=seconds, top=top, special_tokens=special_tokens
+    )  # fmt: skip
     header = texts.highlight_words(explanation, special_tokens=special_tokens)
     terminal.print_summary(summary, outputs, as_json=as_json, header=header, show_pairs=bool(top))
     if plan:
         print(explanation.a.plan, file=sys.stderr if as_json else sys.stdout)
-    for warning in terminal.collect_warnings(readers[0], explanation, names, inputs):
+    names = pair.names(explanation)
+    for warning in terminal.collect_warnings(pair.readers[0], explanation, names, inputs):
         print_safe(f"bilrp: {warning}", file=sys.stderr)
     write_outputs(explanation, outputs, draw, names=names, open_output=open_output, quiet=as_json)
+
+
+@dataclass(frozen=True)
+class _PairInputs:
+    """Two inputs that were read, each with its encoder, its regions, and what the terminal shows of it."""
+
+    readers: tuple[LoadedEncoder, LoadedEncoder]
+    items: tuple[Item, Item]
+    specs: tuple[RegionSpec | None, RegionSpec | None]
+    are_texts: tuple[bool, bool]
+    shown: tuple[str, str]
+
+    def names(self, explanation: Explanation) -> tuple[str, str]:
+        """Return the names for figures and pages: texts in short, images as their decomposition names them."""
+        (left, right), (a_is_text, b_is_text) = self.shown, self.are_texts
+        return left if a_is_text else explanation.a.name, right if b_is_text else explanation.b.name
+
+    def check_page_size(self) -> None:
+        """Raise InputError if there are too many pairs of regions for a page."""
+        from bilrp.encoder import resolve_regions
+        from bilrp.render import page
+
+        sides = zip(self.readers, self.items, self.specs, strict=True)
+        page.check_pair_count(*(resolve_regions(reader, item, spec)[0].count for reader, item, spec in sides))
+
+    def explain(self, similarity: str | None, *, project: int | None, max_regions: int | None) -> Explanation:
+        """Explain the pair with a progress bar; errors of the model name the encoder."""
+        from bilrp.cli import terminal
+        from bilrp.explanation import explain_items
+
+        try:
+            return explain_items(
+                self.readers, *self.items, similarity=similarity, regions=self.specs, project=project,
+                max_regions=max_regions, progress=sys.stderr.isatty(),
+            )  # fmt: skip
+        except Exception as error:
+            raise terminal.wrap_encoder_error(self.readers[0], self.items[0].x, error) from error
+
+
+def _read_pair(
+    encoder: LoadedEncoder | DualEncoder, inputs: Sequence[str], regions: str | None
+) -> _PairInputs:
+    """Read both inputs before the first is decomposed, so that an unreadable one fails at once."""
+    from bilrp.cli import texts
+    from bilrp.encoder import read_item, resolve_encoders
+
+    readers = resolve_encoders(encoder, *inputs)
+    a_is_text, b_is_text = (texts.reads_text(reader) for reader in readers)
+    a, b = (
+        texts.read_text(argument) if is_text else argument
+        for argument, is_text in zip(inputs, (a_is_text, b_is_text), strict=True)
+    )
+    return _PairInputs(
+        readers,
+        (read_item(readers[0], a), read_item(readers[1], b)),
+        texts.parse_regions_pair(regions, [a_is_text, b_is_text]),
+        (a_is_text, b_is_text),
+        (texts.shorten(a) if a_is_text else a, texts.shorten(b) if b_is_text else b),
+    )

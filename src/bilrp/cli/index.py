@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bilrp.cli.console import print_safe
 from bilrp.cli.options import Encoder, Resize, Size, Weights
+
+if TYPE_CHECKING:
+    from bilrp.collection.core import Collection
+    from bilrp.collection.index_session import IndexReport
 
 MAX_SHOWN_FAILURES = 20
 
@@ -55,7 +59,7 @@ def index(
     """
     from bilrp.cli import terminal
     from bilrp.collection.indexing import build_with_report
-    from bilrp.errors import InputError, to_printable
+    from bilrp.errors import InputError
 
     if not output.rstrip("/").endswith(".lance"):
         raise InputError(f"--output {output}: give a name that ends with .lance")
@@ -79,6 +83,13 @@ def index(
         address=address,
         encoder_options={name: value for name, value in options.items() if value is not None},
     )
+    _print_report(report, collection, output)
+
+
+def _print_report(report: IndexReport, collection: Collection, output: str) -> None:
+    """Print how many items were added and which failed, and the commands to go on with."""
+    from bilrp.errors import to_printable
+
     counts = [f"{report.added} new", f"{report.unchanged} unchanged"]
     counts += [f"{report.duplicates} duplicates"] if report.duplicates else []
     counts += [f"{report.removed} removed"] if report.removed else []

@@ -63,7 +63,6 @@ def search(
     from bilrp.cli import batch
     from bilrp.cli.outputs import DrawOptions, check_outputs
     from bilrp.collection import open
-    from bilrp.collection.subquery import restrict_query
     from bilrp.render.gallery import MAX_EXPLANATIONS
 
     outputs = check_outputs(output or [], inputs=(query,), page_only=True)
@@ -72,17 +71,14 @@ def search(
         raise InputError(f"-k {count}: a page has at most {MAX_EXPLANATIONS} explanations")
     opened = open(collection, encoder, weights=weights)
     key = _resolve_query(opened, query)
-    position, regions = opened.position(key), None
+    position = opened.position(key)
     is_part = part is not None or words is not None
     source = key if position is None else position
     if position is None and (is_part or explain or outputs):
         source = opened.decomposition(key)  # computed once
+    regions = None
     if is_part:
-        whole = opened.decomposition(source)
-        regions = (
-            find_regions_in_box(whole, part) if part is not None else find_word_regions(whole, words or "")
-        )
-        source = restrict_query(whole, without=regions) if without else restrict_query(whole, part=regions)
+        source, regions = _restrict(opened.decomposition(source), part, words, without=without)
     index_or_reason = (
         opened.items.index_or_reason(opened.resolve_similarity(similarity)) if approximate else None
     )
@@ -108,16 +104,32 @@ def search(
     )
     summaries = [entry.explanation.summary() for entry in entries]
     if as_json:
-        rows = [{"id": n.id, "name": n.name, "score": n.score} for n in neighbours]
-        if summaries:
-            rows = [row | {"summary": summary} for row, summary in zip(rows, summaries, strict=True)]
         answer = {"collection": collection, "query": query, "regions": regions} | recall
-        print(json.dumps(answer | {"neighbours": rows}))
+        print(json.dumps(answer | {"neighbours": _serialize_neighbours(neighbours, summaries)}))
     elif explain:
         _print_neighbours(header, neighbours, key, summaries)
     lead = f"The nearest {len(neighbours)} of {len(opened)} items in {collection}{by_part}{recall_note}."
     title = f"Nearest to {query}{by_part}"
     batch.write_page(entries, outputs, draw, title=title, lead=lead, columns=1, quiet=as_json)
+
+
+def _restrict(
+    whole: Decomposition, part: str | None, words: str | None, *, without: bool
+) -> tuple[Decomposition, list[int]]:
+    """Return the query by some of its regions, or without them, and the numbers of these regions."""
+    from bilrp.collection.subquery import restrict_query
+
+    regions = find_word_regions(whole, words or "") if part is None else find_regions_in_box(whole, part)
+    restricted = restrict_query(whole, without=regions) if without else restrict_query(whole, part=regions)
+    return restricted, regions
+
+
+def _serialize_neighbours(neighbours: Sequence[Neighbour], summaries: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the neighbours for --json, with summaries if they were explained."""
+    rows = [{"id": n.id, "name": n.name, "score": n.score} for n in neighbours]
+    if not summaries:
+        return rows
+    return [row | {"summary": summary} for row, summary in zip(rows, summaries, strict=True)]
 
 
 def _explain_neighbours(

@@ -294,10 +294,7 @@ class Recorder(TorchFunctionMode):
         with nullcontext() if is_deterministic else detector:
             result = func(*args, **kwargs)
         if target is not None:
-            if id(target) not in self.live:  # it may belong to the model, and be overwritten in the next run
-                self.constants.rewritten_storages.add(get_storage_pointer(target))
-            if target.dtype.is_floating_point:
-                self._mark_aliases_stale(target, merged=previous is not None)
+            self._note_write(target, merged=previous is not None)
         elif [*map(get_version, tensors)] != versions_before:
             raise TapeError(
                 f"'{op.name}' writes into its arguments, which cannot be recorded: write out of place"
@@ -306,21 +303,9 @@ class Recorder(TorchFunctionMode):
             self.random_tensors.update(op, detector.detected, (), {}, result)
             self.constants.add_results(result)
             return result
-        output = target if op.kind == "overwrite" else result
-        outputs: list[tuple[int | None, Any]] = [(None, output)]
-        if not isinstance(output, Tensor):
-            outputs = list(enumerate(output)) if isinstance(output, tuple | list) else []
-        for output_index, out in outputs:
-            if not isinstance(out, Tensor):
+        for output_index, out in _enumerate_outputs(target if op.kind == "overwrite" else result):
+            if not self._add_output(out, op, target):
                 continue
-            if out.is_complex():
-                raise TapeError(format_complex_error(op.name))
-            if not out.dtype.is_floating_point:
-                self.constants.add_results(out)
-                continue
-            if id(out) in self.live and out is not target:
-                continue  # the call returned its input, e.g. contiguous()
-            self._add_live_value(out)
             owner, versions = self._find_owner(constants), tuple(map(get_version, constants))
             if owner is None and op.kind == "weighted":
                 owner = self.fused_owner  # its weights are a slice of a parameter
@@ -331,6 +316,27 @@ class Recorder(TorchFunctionMode):
                 CallRecord(op, call, replay_args, replay_kwargs, tuple(inputs), owner, versions, output_index)
             )
         return result
+
+    def _note_write(self, target: Tensor, *, merged: bool) -> None:
+        """Note that a recorded call wrote into `target`; `merged`: its record continues an earlier write."""
+        if id(target) not in self.live:  # it may belong to the model, and be overwritten in the next run
+            self.constants.rewritten_storages.add(get_storage_pointer(target))
+        if target.dtype.is_floating_point:
+            self._mark_aliases_stale(target, merged=merged)
+
+    def _add_output(self, out: Any, op: Op, target: Tensor | None) -> bool:
+        """Make a result of a recorded call live, and return whether it needs a record."""
+        if not isinstance(out, Tensor):
+            return False
+        if out.is_complex():
+            raise TapeError(format_complex_error(op.name))
+        if not out.dtype.is_floating_point:
+            self.constants.add_results(out)
+            return False
+        if id(out) in self.live and out is not target:
+            return False  # the call returned its input, e.g. contiguous()
+        self._add_live_value(out)
+        return True
 
     def _find_mergeable_write(self, op: Op, target: Tensor | None) -> CallRecord | None:
         """Return the previous assignment to the same tensor if it was not read since: both become one step."""
@@ -448,3 +454,10 @@ class Recorder(TorchFunctionMode):
         masks = {key for key, flag in flags if flag}
         weights = tuple(w.detach() for key, w in self.weights.items() if key not in masks)
         return Tape(steps=steps, x=x, result=self.values[output], output=output, weights=weights)
+
+
+def _enumerate_outputs(output: Any) -> list[tuple[int | None, Any]]:
+    """Return the results of a call with their index; None for a single tensor."""
+    if isinstance(output, Tensor):
+        return [(None, output)]
+    return list(enumerate(output)) if isinstance(output, tuple | list) else []
