@@ -403,11 +403,11 @@ def explain(
     True
     """
     encoders = resolve_encoders(encoder, a, b)
-    wanted = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
+    chosen = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
     # Read both before the first is decomposed, so that errors come early.
     first, second = (read_item(reader, x) for reader, x in zip(encoders, (a, b), strict=True))
     return explain_items(
-        encoders, first, second, similarity=wanted, regions=regions, composite=composite, project=project, mode=mode,
+        encoders, first, second, similarity=chosen, regions=regions, composite=composite, project=project, mode=mode,
         progress=progress, max_regions=max_regions,
     )  # fmt: skip
 
@@ -434,8 +434,8 @@ def explain_items(
         similarity, regions, composite, project, mode, progress, max_regions: As for `explain`.
     """
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
-    wanted = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
-    if not wanted.any_size:
+    chosen = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
+    if not chosen.any_size:
         _check_sizes(encoders, a, b)
     sides = list(zip(encoders, (a, b), as_spec_pair(regions), strict=True))
     if max_regions is not None:
@@ -443,7 +443,7 @@ def explain_items(
             prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
             for reader, item, spec in sides
         ]
-        return deque(refine_pair(*prepared, similarity=wanted, max_regions=max_regions), maxlen=1)[0]
+        return deque(refine_pair(*prepared, similarity=chosen, max_regions=max_regions), maxlen=1)[0]
     # One after the other: only one recorded run is in memory at a time.
     left, right = (
         decompose_item(
@@ -451,7 +451,7 @@ def explain_items(
         )[None]
         for reader, item, spec in sides
     )
-    return pair(left, right, similarity=wanted)
+    return pair(left, right, similarity=chosen)
 
 
 def refine_pair(
@@ -509,20 +509,20 @@ def pair(
     """
     chosen = resolve_similarity(similarity, a.origin.get("similarity"), b.origin.get("similarity"))
     check_pair(a, b, any_size=chosen.any_size)
-    wanted = chosen.for_shapes(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
-    score = wanted.score(a.embedding, b.embedding)
+    chosen = chosen.for_shapes(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
+    score = chosen.score(a.embedding, b.embedding)
     if not math.isfinite(score):
         raise InputError(
-            f"the {wanted.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
+            f"the {chosen.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
         )
-    p, q = _parts_for(wanted, a, b)
-    self_terms = (multiply_parts(p, p), multiply_parts(q, q)) if wanted.has_self_terms else None
+    p, q = _parts_for(chosen, a, b)
+    self_terms = (multiply_parts(p, p), multiply_parts(q, q)) if chosen.has_self_terms else None
     if coordinates is not None:
         p, q = a.parts[:, coordinates], b.parts[:, coordinates]
-    relevance = wanted.relevance_fn(a.embedding, b.embedding)(p, q)
-    explanation = Explanation(a, b, score, relevance, wanted.name, self_terms, wanted.is_distance)
+    relevance = chosen.relevance_fn(a.embedding, b.embedding)(p, q)
+    explanation = Explanation(a, b, score, relevance, chosen.name, self_terms, chosen.is_distance)
     has_reference = a.reference is not None or b.reference is not None
-    return _add_reference_terms(explanation, wanted) if has_reference else explanation
+    return _add_reference_terms(explanation, chosen) if has_reference else explanation
 
 
 def _parts_for(similarity: Similarity, a: Decomposition, b: Decomposition) -> tuple[Any, Any]:

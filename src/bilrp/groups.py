@@ -45,10 +45,10 @@ def explain_sets(
     True
     """
     sets = (_peek(a, "a"), _peek(b, "b"))
-    wanted = resolve_similarity(similarity, *(first.origin.get("similarity") for first, _ in sets))
-    form = wanted.unit_form or wanted
+    chosen = resolve_similarity(similarity, *(first.origin.get("similarity") for first, _ in sets))
+    form = chosen.unit_form or chosen
     left, right = (
-        _sum_set(members, normalize=wanted.unit_form is not None, gram=form.has_self_terms)
+        _sum_set(members, normalize=chosen.unit_form is not None, gram=form.has_self_terms)
         for _, members in sets
     )
     check_pair(left.sum, right.sum)
@@ -58,7 +58,7 @@ def explain_sets(
         if form.has_self_terms
         else pair(left.sum, right.sum, similarity=form)
     )
-    return replace(explanation, similarity=f"sum of {wanted.name}", is_distance=wanted.is_distance)
+    return replace(explanation, similarity=f"sum of {chosen.name}", is_distance=chosen.is_distance)
 
 
 def sum_decompositions(decompositions: Iterable[Decomposition], *, normalize: bool = False) -> Decomposition:
@@ -278,10 +278,10 @@ def contrast(
     >>> torch.allclose(closer.relevance, a.parts @ (b.parts - c.parts).T, atol=1e-6)
     True
     """
-    wanted = resolve_similarity(similarity, *(d.origin.get("similarity") for d in (a, b, c)))
-    if wanted.is_distance:
-        raise InputError(f"'{wanted.name}' is a distance: contrast with similarity='dot' or 'cosine'")
-    return Contrast(pair(a, b, similarity=wanted), pair(a, c, similarity=wanted))
+    chosen = resolve_similarity(similarity, *(d.origin.get("similarity") for d in (a, b, c)))
+    if chosen.is_distance:
+        raise InputError(f"'{chosen.name}' is a distance: contrast with similarity='dot' or 'cosine'")
+    return Contrast(pair(a, b, similarity=chosen), pair(a, c, similarity=chosen))
 
 
 # ---------------------------------------------------------------- many inputs at once
@@ -370,12 +370,12 @@ def explain_many(
         raise InputError(f"explain_many needs at least two decompositions, got {len(inputs)}")
     for d in inputs[1:]:
         check_pair(inputs[0], d)
-    wanted = resolve_similarity(similarity, *(d.origin.get("similarity") for d in inputs))
-    if (wanted.unit_form or wanted).name != "dot":
-        raise InputError(f"explain_many needs similarity='dot' or 'cosine', got '{wanted.name}'")
-    if wanted.unit_form is not None:
+    chosen = resolve_similarity(similarity, *(d.origin.get("similarity") for d in inputs))
+    if (chosen.unit_form or chosen).name != "dot":
+        raise InputError(f"explain_many needs similarity='dot' or 'cosine', got '{chosen.name}'")
+    if chosen.unit_form is not None:
         inputs = tuple(sum_decompositions([d], normalize=True) for d in inputs)
-    return ManyExplanation(inputs, float(_product(d.embedding for d in inputs).sum()), wanted.name)
+    return ManyExplanation(inputs, float(_product(d.embedding for d in inputs).sum()), chosen.name)
 
 
 def _product(tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:

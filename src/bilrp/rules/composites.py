@@ -230,15 +230,15 @@ def secant(reference: ReferenceLike = "mean", *, gamma: float = 0.0) -> Composit
     >>> secant("blurred").name, secant(gamma=0.25).name
     ('secant(blurred)', 'secant(mean, 0.25)')
     """
-    rule, given = rules.secant(gamma), as_reference(reference)
-    name = given.name if gamma == 0 else f"{given.name}, {format_number(gamma)}"
-    return Composite(f"secant({name})", lambda step: rule, given)
+    rule, reference_fn = rules.secant(gamma), as_reference(reference)
+    name = reference_fn.name if gamma == 0 else f"{reference_fn.name}, {format_number(gamma)}"
+    return Composite(f"secant({name})", lambda step: rule, reference_fn)
 
 
 def transformer(gamma: float = 0.0) -> Composite:
     """For transformers: frozen attention weights, norms and activations (conservative propagation), γ on linear steps."""
-    book = uniform(gamma)
-    return Composite(f"transformer({format_number(gamma)})", book.choose_rule)
+    composite = uniform(gamma)
+    return Composite(f"transformer({format_number(gamma)})", composite.choose_rule)
 
 
 def attnlrp(gamma: float = 0.0) -> Composite:
@@ -397,8 +397,10 @@ def check_entry(entry: object) -> None:
     if not isinstance(rule, Rule):
         name = getattr(rule, "__name__", type(rule).__name__)
         ours = callable(rule) and getattr(rules, name, None) is rule
-        way = f"call it, as in bilrp.rules.{name}()" if ours else "a rule is bilrp.rules.Rule(name, function)"
-        raise RuleError(f"the rule for {condition!r} is no rule but {type(rule).__name__} {name}: {way}")
+        advice = (
+            f"call it, as in bilrp.rules.{name}()" if ours else "a rule is bilrp.rules.Rule(name, function)"
+        )
+        raise RuleError(f"the rule for {condition!r} is no rule but {type(rule).__name__} {name}: {advice}")
 
 
 def as_composite(composite_or_rule: object) -> CompositeFunction:

@@ -86,8 +86,8 @@ def as_reference(reference: ReferenceLike) -> Reference:
             )
         return Reference(reference, REFERENCES[reference])
     if isinstance(reference, Tensor):
-        kept = reference.detach().clone()  # a copy, in case the caller overwrites it
-        return Reference(f"tensor{tuple(reference.shape)} {hash_tensors([kept])}", lambda x: kept)
+        copied = reference.detach().clone()  # a copy, in case the caller overwrites it
+        return Reference(f"tensor{tuple(reference.shape)} {hash_tensors([copied])}", lambda x: copied)
     if not callable(reference):
         raise RuleError(
             f"a reference is one of {', '.join(REFERENCES)}, a tensor, or a function of the input, got "
