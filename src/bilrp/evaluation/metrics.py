@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp import similarity as similarities
-from bilrp.encoder import Encoder, as_encoder, read_tensor
+from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_tensor
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
 from bilrp.regions import Regions
@@ -193,10 +192,10 @@ class Curve:
 
 
 def deletion(
-    encoder: Any,
+    encoder: EncoderLike,
     explanation: Explanation,
-    a: Any,
-    b: Any,
+    a: InputLike,
+    b: InputLike,
     *,
     steps: int = 16,
     baseline: Callable[[Tensor], Tensor] | float = 0.0,
@@ -227,10 +226,10 @@ def deletion(
 
 
 def insertion(
-    encoder: Any,
+    encoder: EncoderLike,
     explanation: Explanation,
-    a: Any,
-    b: Any,
+    a: InputLike,
+    b: InputLike,
     *,
     steps: int = 16,
     baseline: Callable[[Tensor], Tensor] | float = 0.0,
@@ -309,10 +308,10 @@ def blur_baseline(radius: int) -> Callable[[Tensor], Tensor]:
 
 
 def _perturbation_curve(
-    encoder: Any,
+    encoder: EncoderLike,
     explanation: Explanation,
-    a: Any,
-    b: Any,
+    a: InputLike,
+    b: InputLike,
     steps: int,
     baseline: Callable[[Tensor], Tensor] | float,
     similarity: str | Similarity | None,

@@ -22,9 +22,9 @@ Method = Callable[[Any, Any, Any], Explanation]
 
 def randomization(
     method: Method,
-    encoder: Any,
-    a: Any,
-    b: Any,
+    encoder: EncoderLike,
+    a: InputLike,
+    b: InputLike,
     *,
     depths: Sequence[int] | None = None,
     seed: int = 0,
@@ -91,7 +91,14 @@ def weighted_modules(module: Callable[..., object]) -> list[nn.Module]:
 
 
 def stability(
-    method: Method, encoder: Any, a: Any, b: Any, *, noise: float = 0.05, repeats: int = 1, seed: int = 0
+    method: Method,
+    encoder: EncoderLike,
+    a: InputLike,
+    b: InputLike,
+    *,
+    noise: float = 0.05,
+    repeats: int = 1,
+    seed: int = 0,
 ) -> float:
     """Return the mean cosine between the explanation and explanations of noisy inputs (Alvarez-Melis and Jaakkola 2018).
 

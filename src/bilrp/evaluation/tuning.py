@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -21,6 +20,7 @@ from bilrp.errors import InputError
 from bilrp.explanation import Explanation, pair
 from bilrp.pipeline import decompose
 from bilrp.progress import Progress, progress_bar
+from bilrp.regions import RegionSpec
 from bilrp.rules.composites import Composite, CompositeFunction, first_match, is_weighted, uniform
 from bilrp.similarity import Similarity
 from bilrp.trace.rewrite import simplify
@@ -46,8 +46,8 @@ class TuningResult:
 
 
 def tune(
-    encoder: Any,
-    pairs: Sequence[tuple[Any, Any]],
+    encoder: EncoderLike,
+    pairs: Sequence[tuple[InputLike, InputLike]],
     metric: Callable[[Explanation, int], float],
     *,
     layers: Sequence[str] | None = None,
@@ -55,7 +55,7 @@ def tune(
     rounds: int = 3,
     otherwise: CompositeFunction | None = None,
     similarity: str | Similarity | None = None,
-    regions: Any = None,
+    regions: RegionSpec | None = None,
     project: int | None = None,
     progress: bool = False,
 ) -> TuningResult:
