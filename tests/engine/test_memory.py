@@ -232,5 +232,5 @@ def _peak_by_definition(links: list[Link], wanted: frozenset[Key], *, back: bool
                     lives = producer <= now <= until
                 if lives:
                     alive[key] = size
-        worst = max(worst, sum(alive.values()) + link.map.workspace(link.shapes, back=back))
+        worst = max(worst, sum(alive.values()) + link.cost(back=back).workspace)
     return worst

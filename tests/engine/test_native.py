@@ -16,26 +16,26 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import native
-from bilrp.engine import push_sparse as active
-from bilrp.engine.maps.gamma_factor import LazyGammaFactor
-from bilrp.engine.maps.position_blocks import (
+from bilrp.engine.executors import sparse as active
+from bilrp.engine.executors.position_blocks import (
     BLOCK_SIDES,
     Kernel,
     make_blocks,
     make_blocks_native,
     make_blocks_torch,
 )
-from bilrp.engine.maps.sparse_convolution import SparseConvolution
-from bilrp.engine.sparse_layout import (
+from bilrp.engine.executors.sparse_convolution import SparseConvolution
+from bilrp.engine.executors.sparse_layout import (
     GatherTerm,
     MaxPoolSelection,
     SparseLayout,
     index_features,
     index_features_native,
 )
-from bilrp.engine.sparse_native import NativeSparseTangent
+from bilrp.engine.executors.sparse_native import NativeSparseTangent
+from bilrp.engine.executors.sparse_torch import TorchSparseTangent
+from bilrp.engine.maps.gamma_factor import LazyGammaFactor
 from bilrp.engine.sparse_parts import densify
-from bilrp.engine.sparse_torch import TorchSparseTangent
 from bilrp.engine.windows import Cone, Geometry
 from bilrp.trace.linear_operators import Convolution
 from type_asserts import assert_not_none

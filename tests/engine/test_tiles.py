@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.engine import pull_windowed
+from bilrp.engine.executors import tiles
 from bilrp.engine.program import INPUT, Program, pull_to
 from bilrp.rules.composites import uniform
 from bilrp.rules.freezing import freeze
@@ -48,8 +48,8 @@ NETS = {
 def test_tiles_are_exact(name, gamma):
     x = torch.randn(1, 1, 90, 117, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     program = freeze_program(NETS[name], x, gamma)
-    assert pull_windowed.count_chain_links(program) == len(program.links)
-    pulled = pull_windowed.pull_chain(program.links, spots(program))
+    assert tiles.count_chain_links(program) == len(program.links)
+    pulled = tiles.pull_chain(program.links, spots(program))
     torch.testing.assert_close(pulled, pull_to(program, spots(program))[INPUT], rtol=1e-10, atol=1e-12)
 
 
@@ -59,7 +59,7 @@ def test_a_shut_gate_hides_what_arrives_there():
     net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.ReLU())
     program = freeze_program(net, x, 0.0)
     everywhere = torch.ones(1, *program.result.shape, dtype=torch.float64)
-    assert pull_windowed.find_occupied_tiles(program.links[-1], everywhere)[:, 1:].max() <= 1
+    assert tiles.find_occupied_tiles(program.links[-1], everywhere)[:, 1:].max() <= 1
 
 
 def test_a_value_used_twice_ends_the_chain():
@@ -73,9 +73,7 @@ def test_a_value_used_twice_ends_the_chain():
             return y + self.two(y)
 
     assert (
-        pull_windowed.count_chain_links(
-            freeze_program(Twice(), torch.rand(1, 1, 16, 16, dtype=torch.float64), 0.0)
-        )
+        tiles.count_chain_links(freeze_program(Twice(), torch.rand(1, 1, 16, 16, dtype=torch.float64), 0.0))
         == 1
     )
 

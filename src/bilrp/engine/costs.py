@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from bilrp.engine import pull_windowed
+from bilrp.engine.executors import sparse, tiles, windowed
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Link
 from bilrp.engine.windows import Cone
@@ -110,8 +110,8 @@ class ScheduleCosts:
             layouts = context.layouts(torch.arange(context.region_count), first, last)
             for i, link in enumerate(context.links[first:last], first):
                 sources, target = [layouts[s] for s in link.sources], layouts[link.target]
-                macs, overhead = link.map.sparse_cost(sources, target, link.shapes)
-                macs += link.map.setup_macs(link.shapes, sources[0])
+                macs, overhead = sparse.count_cost(link.map, sources, target, link.shapes)
+                macs += sparse.count_setup_macs(link.map, sources[0], link.shapes)
                 costs[i] = float(
                     macs + overhead + MACS_PER_MOVED_NUMBER * context.tangent_type.required_numel(target)
                 )
@@ -120,10 +120,7 @@ class ScheduleCosts:
     @cached_property
     def push_dense(self) -> list[float]:
         return [
-            float(
-                self.context.region_count * (link.map.macs(link.shapes) + _transfer_macs(link))
-                + _setup_macs(link)
-            )
+            float(self.context.region_count * (link.cost().macs + _transfer_macs(link)) + _setup_macs(link))
             for link in self.context.links
         ]
 
@@ -131,7 +128,7 @@ class ScheduleCosts:
     def pull_dense(self) -> list[float]:
         return [
             float(
-                self.context.pull_count * (link.map.macs(link.shapes, back=True) + _transfer_macs(link))
+                self.context.pull_count * (link.cost(back=True).macs + _transfer_macs(link))
                 + _setup_macs(link)
             )
             for link in self.context.links
@@ -142,7 +139,7 @@ class ScheduleCosts:
         """Cost of pulling the first `chain_length` links tile by tile; expensive, as it pulls a few coordinates."""
         context = self.context
         chain = context.links[: context.chain_length]
-        macs, numel = pull_windowed.tile_cost(chain)
+        macs, numel = tiles.tile_cost(chain)
         cost_per_tile = WINDOWED_PULL_SLOWDOWN * (macs + MACS_PER_MOVED_NUMBER * numel)
         return context.pull_count * context.tiles_per_coordinate * cost_per_tile + sum(
             map(_setup_macs, chain)
@@ -241,7 +238,7 @@ def sparse_segments(context: PlanContext) -> list[tuple[int, int]]:
 
 
 def _setup_macs(link: Link) -> int:
-    return link.map.setup_macs(link.shapes)
+    return link.cost().setup_macs
 
 
 def _transfer_macs(link: Link) -> int:
@@ -249,10 +246,10 @@ def _transfer_macs(link: Link) -> int:
 
 
 def _windowed_cost(link: Link, cone: Cone) -> float:
-    if not link.map.macs(link.shapes):
+    if not link.cost().macs:
         return 0.0
     macs = sum(
-        count * link.map.window_macs((height, width), link.shapes)
+        count * windowed.count_macs(link.map, (height, width), link.shapes)
         for (height, width), count in cone.extent_counts.items()
     )
     return WINDOWED_PUSH_SLOWDOWN * macs + MACS_PER_WINDOW_BATCH * (1 + len(cone.low) // 64) if macs else 0.0

@@ -8,11 +8,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bilrp.engine import memory, pull_windowed, push_windowed
+from bilrp.engine import memory
+from bilrp.engine.executors import sparse, tiles, windowed
+from bilrp.engine.executors.sparse import BufferPool, NativeSparseTangent, TorchSparseTangent
 from bilrp.engine.plan import Plan, make_plan
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Key, Program, chunks, pull, pull_to, push, push_from
-from bilrp.engine.push_sparse import BufferPool, NativeSparseTangent, TorchSparseTangent
 from bilrp.engine.remainder import remainder_parts
 from bilrp.engine.sparse_parts import (
     AnyParts,
@@ -208,8 +209,7 @@ def _push_windowed_stage(
 ) -> _WindowBatches | TorchSparseTangent | NativeSparseTangent:
     """Push windows batch by batch; return them as windows, or as a sparse tangent if the sparse stage follows."""
     program, windowed_end = context.program, plan.schedule.windowed_end
-    # convert the memory format once for all batches
-    links = [replace(link, map=link.map.prepare_windows()) for link in program.links[:windowed_end]]
+    links = program.links[:windowed_end]
     end, shapes = links[-1].target, {link.target: link.shape for link in links}
     tangent, windows = None, _WindowBatches()
     if plan.schedule.sparse_end > windowed_end:
@@ -221,7 +221,7 @@ def _push_windowed_stage(
     column = torch.full((context.partition.count,), -1)
     column[index] = torch.arange(len(index))
     for batch in context.window_batches(end, index, plan.window_batch):
-        for key, window in push_windowed.push_windows(
+        for key, window in windowed.push_windows(
             program, context.partition, context.cones, batch, links, {end, *outputs}
         ):
             if key in outputs:
@@ -252,15 +252,10 @@ def _push_sparse_stage(
     for i, link in enumerate(links):
         sources, layout = [alive[s] for s in link.sources], layouts[link.target]
         unused = [source for source in set(link.sources) if last_use[source] == i]
-        if len(unused) == len(sources) == 1 and link.map.is_identity_on_rows(
-            sources[0].layout, layout, link.shapes
-        ):
-            target = replace(alive.pop(unused[0]), layout=layout)
-        else:
-            target = tangent_type(buffers.acquire(tangent_type.required_numel(layout)), layout)
-            link.map.push_sparse(sources, target, link.shapes)
-            for source in unused:
-                buffers.release(alive.pop(source).values)
+        target = tangent_type(buffers.acquire(tangent_type.required_numel(layout)), layout)
+        sparse.push_map(link.map, sources, target, link.shapes)
+        for source in unused:
+            buffers.release(alive.pop(source).values)
         alive[link.target] = target
         if link.target in outputs:
             _store_chunk(SparseChunk(index, target), outputs[link.target], link.shape)
@@ -282,7 +277,7 @@ def _pull_all(context: PlanContext, plan: Plan, weights: Tensor | None, bar: Pro
         cotangents = pull_to(tail, seeds).get(head[-1].target)
         if cotangents is None:
             return seeds.new_zeros(len(seeds), *program.x.shape)
-        return program.x * pull_windowed.pull_chain(head, cotangents)
+        return program.x * tiles.pull_chain(head, cotangents)
 
     def contract(seeds: Tensor) -> Tensor:
         return context.partition.pool(relevance(seeds)).T

@@ -132,7 +132,7 @@ def _peak_numel(links: Sequence[Link], outputs: frozenset[Key], *, back: bool) -
         else:
             add_lifetime(size, birth, end)
     alive = itertools.accumulate(change)
-    workspaces = (link.map.workspace(link.shapes, back=back) for link in links)
+    workspaces = (link.cost(back=back).workspace for link in links)
     return max((a + s for a, s in zip(alive, workspaces, strict=False)), default=0)
 
 
@@ -198,7 +198,7 @@ def run_bytes(
     with_denominators = (
         links if incomplete else (*links[: schedule.windowed_end], *links[schedule.sparse_end :])
     )
-    parts += sum(link.shape.numel() for link in with_denominators if link.map.setup_macs(link.shapes))
+    parts += sum(link.shape.numel() for link in with_denominators if link.cost().setup_macs)
     stages = [
         chunk * peak_push_numel(links[schedule.sparse_end : schedule.cut], context.taps),
         sparse_numel[0],

@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bilrp.engine import memory, pull_windowed
+from bilrp.engine import memory
 from bilrp.engine.costs import Schedule, choose_schedule
+from bilrp.engine.executors import sparse, tiles, windowed
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Key
 from bilrp.errors import InputError
@@ -104,9 +105,9 @@ def plan_for(context: PlanContext, schedule: Schedule) -> Plan:
     region_chunk, window_batch, coordinate_chunk = _choose_chunk_sizes(context, schedule)
     chunks = context.chunks(region_chunk, compact=True) if sparse_end else []
     sparse_macs, sparse_numel = _sparse_push_macs(context, chunks, schedule)
-    dense = [link.map.macs(link.shapes) for link in links[sparse_end:cut]]
+    dense = [link.cost().macs for link in links[sparse_end:cut]]
     pull_start = max(cut, tiled_end)
-    back = [link.map.macs(link.shapes, back=True) for link in links[pull_start:]]
+    back = [link.cost(back=True).macs for link in links[pull_start:]]
     contraction = (
         context.region_count * context.numel_after(cut) * context.pull_count if 0 < cut < total else 0
     )
@@ -115,7 +116,7 @@ def plan_for(context: PlanContext, schedule: Schedule) -> Plan:
     pull_macs = context.pull_count * sum(back) + contraction if cut < total else 0
 
     def setup_macs(first: int, last: int) -> int:
-        return sum(link.map.setup_macs(link.shapes) for link in links[first:last])
+        return sum(link.cost().setup_macs for link in links[first:last])
 
     windowed_macs = _windowed_push_macs(context, chunks, window_batch, windowed_end)
     dense_macs = context.region_count * sum(dense)
@@ -138,7 +139,7 @@ def plan_for(context: PlanContext, schedule: Schedule) -> Plan:
 def _windowed_pull_macs(context: PlanContext, end: int) -> int:
     if not end:
         return 0
-    macs, _ = pull_windowed.tile_cost(context.links[:end])
+    macs, _ = tiles.tile_cost(context.links[:end])
     return round(context.pull_count * context.tiles_per_coordinate * macs)
 
 
@@ -148,7 +149,7 @@ def _windowed_push_macs(context: PlanContext, chunks: Sequence[Tensor], batch: i
         for index in context.window_batches(links[-1].target, chunk, batch):
             for link in links:
                 size = context.cones[link.target].select(index).max_extent()
-                total += len(index) * link.map.window_macs(size, link.shapes)
+                total += len(index) * windowed.count_macs(link.map, size, link.shapes)
     return total
 
 
@@ -167,8 +168,9 @@ def _sparse_push_macs(
         final = max(final, sizes[context.links[schedule.sparse_end - 1].target])
         for link in context.links[schedule.windowed_end : schedule.sparse_end]:
             sources = [layouts[s] for s in link.sources]
-            macs += link.map.sparse_cost(sources, layouts[link.target], link.shapes)[0]
-            setup[link.target] = max(setup.get(link.target, 0), link.map.setup_macs(link.shapes, sources[0]))
+            macs += sparse.count_cost(link.map, sources, layouts[link.target], link.shapes)[0]
+            setup_macs = sparse.count_setup_macs(link.map, sources[0], link.shapes)
+            setup[link.target] = max(setup.get(link.target, 0), setup_macs)
     return macs + sum(setup.values()), (peak, final)
 
 

@@ -9,10 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bilrp.engine import pull_windowed, push_sparse, push_windowed, receptive_fields
+from bilrp.engine import receptive_fields
+from bilrp.engine.executors import sparse, tiles, windowed
+from bilrp.engine.executors.sparse_layout import SparseLayout, reached_mask
 from bilrp.engine.maps.base import is_image
+from bilrp.engine.masks import mask_and
 from bilrp.engine.program import Key, Link, Program, pull_to
-from bilrp.engine.sparse_layout import SparseLayout, mask_and, reached_mask
 from bilrp.engine.windows import Cone
 from bilrp.regions import Regions
 from bilrp.trace.devices import DEFAULT_BUDGET_BYTES
@@ -72,7 +74,7 @@ class PlanContext:
     @cached_property
     def output_support(self) -> dict[Key, Tensor]:
         """Mask of the features that can be non-zero, for every spatial value."""
-        return push_sparse.propagate_support(self.links[: self.spatial_links], {})
+        return sparse.propagate_support(self.links[: self.spatial_links], {})
 
     @cached_property
     def bottlenecks(self) -> list[int]:
@@ -109,9 +111,7 @@ class PlanContext:
         return [self.links[first - 1].target, *(link.target for link in self.links[first:last])]
 
     def _build_layouts(self, chunk: Tensor, first: int, last: int) -> dict[Key, SparseLayout]:
-        need = push_sparse.backpropagate_support(
-            self.links[first:last], {self.links[last - 1].target} | self.taps
-        )
+        need = sparse.backpropagate_support(self.links[first:last], {self.links[last - 1].target} | self.taps)
         cones = {key: self.cones[key].select(chunk) for key in self._keys(first, last)}
         used = {key: mask_and(self.output_support[key], need[key]) for key in cones}
         return {  # .bool(): the support of a user's map may be numeric
@@ -120,9 +120,9 @@ class PlanContext:
         }
 
     @property
-    def tangent_type(self) -> type[push_sparse.TorchSparseTangent] | type[push_sparse.NativeSparseTangent]:
+    def tangent_type(self) -> type[sparse.TorchSparseTangent] | type[sparse.NativeSparseTangent]:
         """The implementation of sparse tangents for this program."""
-        return push_sparse.choose_tangent_type(self.program.x)
+        return sparse.choose_tangent_type(self.program.x)
 
     def window_batches(self, key: Key, index: Tensor, batch: int) -> list[Tensor]:
         """Split regions into batches whose windows have about the same size.
@@ -133,9 +133,7 @@ class PlanContext:
             batch: Most regions in a batch.
         """
         return [
-            part
-            for group in push_windowed.size_classes(self.cones, key, index)
-            for part in group.split(batch)
+            part for group in windowed.size_classes(self.cones, key, index) for part in group.split(batch)
         ]
 
     def chunks(self, size: int, *, compact: bool) -> Sequence[Tensor]:
@@ -162,7 +160,7 @@ class PlanContext:
         supports = (
             self.output_support
             if self.spatial_links == len(self.links)
-            else push_sparse.propagate_support(self.links[first:], {})
+            else sparse.propagate_support(self.links[first:], {})
         )
         return supports[self.program.output].permute(2, 0, 1).flatten().nonzero()[:, 0]
 
@@ -174,7 +172,7 @@ class PlanContext:
     @cached_property
     def chain_length(self) -> int:
         """Number of leading links that can be pulled tile by tile."""
-        return 0 if self.is_projected else pull_windowed.count_chain_links(self.program)
+        return 0 if self.is_projected else tiles.count_chain_links(self.program)
 
     @cached_property
     def tiles_per_coordinate(self) -> float:
@@ -182,7 +180,7 @@ class PlanContext:
         if not len(self.active_coordinates):
             return 0.0
         tail = replace(self.program, links=self.links[self.chain_length :])
-        without_products = not any(link.map.macs(link.shapes, back=True) for link in tail.links)
+        without_products = not any(link.cost(back=True).macs for link in tail.links)
         moved = sum(link.shapes.numel for link in tail.links)
         probes = (
             max(MIN_PROBED_COORDINATES, min(MAX_PROBED_COORDINATES, MAX_PROBE_NUMEL // max(1, moved)))
@@ -194,8 +192,7 @@ class PlanContext:
         return (
             0.0
             if cotangents is None
-            else len(pull_windowed.find_occupied_tiles(self.links[self.chain_length - 1], cotangents))
-            / len(probed)
+            else len(tiles.find_occupied_tiles(self.links[self.chain_length - 1], cotangents)) / len(probed)
         )
 
     def seed_cotangents(self, index: Tensor) -> Tensor:

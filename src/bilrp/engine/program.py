@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp.engine.maps import Map, Shapes
+from bilrp.engine.maps import Cost, Map, Shapes
 from bilrp.engine.windows import Geometry
 from bilrp.trace.devices import is_on_cpu
 
@@ -70,6 +70,10 @@ class Link:
     def shape(self) -> torch.Size:
         """Shape of the target."""
         return self.shapes.target
+
+    def cost(self, *, back: bool = False) -> Cost:
+        """Return the cost to push (or pull) one vector."""
+        return self.map.cost(self.shapes, back=back)
 
     @cached_property
     def geometry(self) -> Geometry | None:

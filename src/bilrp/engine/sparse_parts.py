@@ -19,11 +19,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.engine.costs import Schedule
+from bilrp.engine.executors.sparse_layout import SparseLayout, SparseTangent
+from bilrp.engine.executors.windowed import fit_windows, size_classes
 from bilrp.engine.parallel import parallel_for
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import INPUT, Key
-from bilrp.engine.push_windowed import fit_windows, size_classes
-from bilrp.engine.sparse_layout import SparseLayout, SparseTangent
 from bilrp.engine.windows import Window
 
 MAX_SPARSE_FRACTION = 0.25  # of the dense matrix; larger parts are stored and multiplied dense

@@ -183,11 +183,6 @@ def crop_windows(full: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
     return last[rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-def prepare_for_crop(full: Tensor) -> Tensor:
-    """Return the constant in channels-last memory format, the fastest to crop many windows from."""
-    return full.contiguous(memory_format=torch.channels_last) if full.dim() == 4 else full
-
-
 def crop_each(images: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
     """Crop one window from each of K images.
 

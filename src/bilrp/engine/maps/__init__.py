@@ -4,7 +4,7 @@ A new kind of map is a subclass of `Map` with `push` and `pull`, in any module; 
 sparse push. May import sparse layouts, windows and parallel of the engine, errors, native and `trace`.
 """
 
-from bilrp.engine.maps.base import Map, Shapes
+from bilrp.engine.maps.base import Cost, Map, Shapes
 from bilrp.engine.maps.elementwise import Gated, Scale, Sum
 from bilrp.engine.maps.frozen_matmul import FrozenMatmul
 from bilrp.engine.maps.gamma_factor import LazyGammaFactor
@@ -17,6 +17,7 @@ from bilrp.engine.windows import Geometry
 
 __all__ = [
     "CenterAndScale",
+    "Cost",
     "FrozenMatmul",
     "Gated",
     "Geometry",

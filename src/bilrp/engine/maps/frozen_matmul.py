@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bilrp.engine.maps.base import Map, Shapes
+from bilrp.engine.maps.base import Cost, Map, Shapes
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,8 @@ class FrozenMatmul(Map):
         back = _batched_matmul(self.weights.mT, cotangent)
         return (back if self.group_size == 1 else back.unflatten(-3, (-1, self.group_size)).sum(-3),)
 
-    def macs(self, shapes: Shapes, *, back: bool = False) -> int:
-        return self.weights.numel() * shapes.target[-1]
-
-    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
-        return shapes.target.numel()
+    def cost(self, shapes: Shapes, *, back: bool = False) -> Cost:
+        return Cost(self.weights.numel() * shapes.target[-1], shapes.target.numel())
 
 
 def _batched_matmul(weights: Tensor, v: Tensor) -> Tensor:

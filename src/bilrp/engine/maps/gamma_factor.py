@@ -8,8 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps.base import apply_gate, move_channels_first
-from bilrp.engine.sparse_layout import SparseLayout, nonzero_mask
+from bilrp.engine.maps.base import apply_gate
 from bilrp.trace.linear_operators import Convolution, Dense
 
 
@@ -44,7 +43,7 @@ class LazyGammaFactor:
         total = self.operator.apply(self.a, weight)
         if self.bias is not None:
             total += self.operator.bias(self.bias)
-        total = torch.maximum(total, self._min_denominator(self.numerator), out=total)
+        total = torch.maximum(total, self.min_denominator(self.numerator), out=total)
         return torch.div(self.numerator, total, out=total)
 
     @property
@@ -52,47 +51,13 @@ class LazyGammaFactor:
         """Whether `value` is cached."""
         return "value" in self.__dict__
 
-    def _min_denominator(self, numerator: Tensor) -> Tensor:
+    def min_denominator(self, numerator: Tensor) -> Tensor:
         """Lower bound of the denominators. Where z ≤ 0 any value will do; a normal float avoids slow subnormal division."""
         return (self.min_ratio * numerator).clamp_(min=_smallest_denominator(numerator.dtype))
 
     def with_gate(self, gate: Tensor) -> LazyGammaFactor:
         """Return the factor times a 0/1 gate."""
         return replace(self, numerator=apply_gate(self.numerator, gate))
-
-    def to_channels_first(self, operator: Convolution, weight: Tensor) -> LazyGammaFactor:
-        """Return the factor for channels-first images, given the operator and weight for these."""
-        a, numerator = move_channels_first(self.a), move_channels_first(self.numerator)
-        return replace(self, operator=operator, weight=weight, a=a, numerator=numerator)
-
-    def is_covered_by(self, source: SparseLayout) -> bool:
-        """Return whether every non-zero input has a row, so that a sparse push can compute the denominators."""
-        if self not in source.memo:  # used by planning, counting and running
-            source.memo[self] = not bool((nonzero_mask(self.a) & ~source.mask).any())
-        return source.memo[self]
-
-    def at_rows(self, source: SparseLayout, target: SparseLayout) -> SparseGammaFactor:
-        """Return the factor restricted to the rows of two layouts."""
-        numerator = target.gather(self.numerator)
-        if self.bias is None:
-            bias = numerator.new_zeros(target.row_count)
-        else:  # one per channel, or one for all
-            bias = self.bias.expand(target.mask.shape[2])[target.channel]
-        return SparseGammaFactor(source.gather(self.a), bias, numerator, self._min_denominator(numerator))
-
-
-@dataclass(frozen=True, eq=False)
-class SparseGammaFactor:
-    """`LazyGammaFactor` on rows: a at those of the source; the other tensors at those of the target."""
-
-    a: Tensor
-    bias: Tensor
-    numerator: Tensor
-    min_denominator: Tensor
-
-    def compute(self, sums: Tensor, rows: slice) -> Tensor:
-        """Return z⁺ / (ρ(W)a + ρ(b)) for some rows of the target, given `sums` = ρ(W)a."""
-        return self.numerator[rows] / torch.maximum(sums + self.bias[rows], self.min_denominator[rows])
 
 
 def resolve_factor(factor: Tensor | LazyGammaFactor | None) -> Tensor | None:

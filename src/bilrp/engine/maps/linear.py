@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps.base import Map, Shapes, vmap_or_loop
+from bilrp.engine.maps.base import Cost, Map, Shapes, vmap_or_loop
 from bilrp.errors import RuleError
 
 # Forward-mode AD levels of torch are global to the process: one thread at a time.
@@ -54,8 +54,8 @@ class Linear(Map):
         back = torch.func.vjp(self.function, *(torch.zeros_like(t) for t in self.at))[1]
         return vmap_or_loop(back)(cotangent)
 
-    def macs(self, shapes: Shapes, *, back: bool = False) -> int:
-        return self._macs
+    def cost(self, shapes: Shapes, *, back: bool = False) -> Cost:
+        return super().cost(shapes, back=back)._replace(macs=self._macs)
 
     @cached_property
     def _macs(self) -> int:
@@ -66,11 +66,8 @@ class Linear(Map):
 class Rearrange(Linear):
     """J only moves numbers or sets some to zero: reshapes, permutations, padding, concatenation."""
 
-    def macs(self, shapes: Shapes, *, back: bool = False) -> int:
-        return 0
-
-    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
-        return 0
+    def cost(self, shapes: Shapes, *, back: bool = False) -> Cost:
+        return Cost()
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +97,8 @@ class Jacobian(Map):
         back = torch.func.vjp(self.function, *(each.contiguous() for each in self.at))[1]
         return vmap_or_loop(back)(cotangent)
 
-    def macs(self, shapes: Shapes, *, back: bool = False) -> int:
-        return self._macs
+    def cost(self, shapes: Shapes, *, back: bool = False) -> Cost:
+        return super().cost(shapes, back=back)._replace(macs=self._macs)
 
     @cached_property
     def _macs(self) -> int:

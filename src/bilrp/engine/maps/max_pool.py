@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.maps.base import Map, Shapes, move_channels_first, move_channels_last, sum_in_place
-from bilrp.engine.sparse_layout import (
-    MaxPoolSelection,
-    SparseTangent,
+from bilrp.engine.maps.base import Cost, Map, Shapes
+from bilrp.engine.masks import (
     mask_and,
     mask_or,
     nonzero_mask,
-    offset_slices,
-    pad_to_fields,
     select_offset,
 )
-from bilrp.engine.windows import Geometry, Window, crop_windows, reframe_window
+from bilrp.engine.windows import Geometry
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +54,9 @@ class MaxPool(Map):
         inner = tuple(slice(pad[0], pad[0] + size) for size, pad in zip(shape, self.padding, strict=True))
         return (padded[(..., *inner)],)
 
-    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
-        return shapes.sources[0].numel() if any(p for pad in self.padding for p in pad) else 0
+    def cost(self, shapes: Shapes, *, back: bool = False) -> Cost:
+        padded = any(p for pad in self.padding for p in pad)
+        return Cost(workspace=shapes.sources[0].numel() if padded else 0)
 
     def _pad(self, x: Tensor) -> Tensor:
         flat = [p for pad in reversed(self.padding) for p in pad]
@@ -68,9 +64,10 @@ class MaxPool(Map):
 
     def window_at_offset(self, padded: Tensor, o: int) -> Tensor:
         """Return the padded input at offset number o of every field."""
-        return padded[(..., *self._offset_slices(o, self.shares.shape[-len(self.stride) :]))]
+        return padded[(..., *self.offset_slices(o, self.shares.shape[-len(self.stride) :]))]
 
-    def _offset_slices(self, o: int, sizes: Sequence[int]) -> tuple[slice, ...]:
+    def offset_slices(self, o: int, sizes: Sequence[int]) -> tuple[slice, ...]:
+        """Return the slices of the padded input at offset number o of so many fields per axis."""
         return tuple(
             slice(start, start + (size - 1) * step + 1, step)
             for start, size, step in zip(self.offsets[o], sizes, self.stride, strict=True)
@@ -88,51 +85,11 @@ class MaxPool(Map):
         )
         return Geometry((tall, wide), (down, across), (self.padding[0][0], self.padding[1][0]))
 
-    def push_windows(
-        self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
-    ) -> Tensor:
-        """Return Σ_o share_o ⊙ s[offset o] on windows, with the shares cropped to them.
-
-        Args:
-            sources: Tangents of each source, zero outside their windows.
-            origin: Upper left corner (K, 2) of each window of the target.
-            size: Height and width of these windows.
-            shapes: Shapes of sources and target.
-        """
-        geometry = self._geometry()
-        data = reframe_window(sources[0], geometry.input_origin(origin), geometry.input_size(size))
-        return sum_in_place(
-            data[(..., *self._offset_slices(o, size))] * crop_windows(share, origin, size)
-            for o, share in enumerate(self.shares)
-        )
-
-    def prepare_windows(self) -> Map:
-        return replace(self, shares=move_channels_first(move_channels_last(self.shares).contiguous()))
-
     # ------------------------------------------------------------ on sparse tangents
 
-    def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+    def support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         winners = [nonzero_mask(share) for share in self.shares]
         inside = [
             select_offset(inputs[0], offset, self._geometry(), winners[0].shape) for offset in self.offsets
         ]
         return mask_or(mask_and(w, s) for w, s in zip(winners, inside, strict=True))
-
-    def input_support(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
-        (_, channels, height, width), geometry = shapes.sources[0], self._geometry()
-        need = pad_to_fields(torch.zeros(height, width, channels, dtype=torch.bool), geometry, target.shape)
-        for offset, share in zip(self.offsets, self.shares, strict=True):
-            need[offset_slices(offset, geometry, target.shape)] |= mask_and(target, nonzero_mask(share))
-        top, left = geometry.padding
-        return [need[top : top + height, left : left + width]]
-
-    def push_sparse(self, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
-        """Write the winners of each field row by row.
-
-        Args:
-            sources: Sparse tangents of the sources.
-            target: Where the result is written; its values are uninitialised.
-            shapes: Shapes of sources and target.
-        """
-        before = tuple(pad[0] for pad in self.padding)
-        target.max_pool(sources[0], MaxPoolSelection(self.shares, self.offsets, self.stride, before))

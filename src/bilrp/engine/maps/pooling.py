@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.maps.base import Map, Shapes
+from bilrp.engine.maps.base import Cost, Map, Shapes
 from bilrp.engine.maps.elementwise import Sum
-from bilrp.engine.windows import Geometry, Window, crop_windows
+from bilrp.engine.windows import Geometry
 from bilrp.trace.devices import is_on_cpu
 
 # Allowed relative error of a rank-one factorisation, in units of eps (six roundings occur). No error is allowed in
@@ -66,8 +66,8 @@ class Pooling(Map):
             cotangent = cotangent.unsqueeze(axis)
         return (self.expand(cotangent),)
 
-    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
-        return 0
+    def cost(self, shapes: Shapes, *, back: bool = False) -> Cost:
+        return Cost()
 
     def squeeze_map(self) -> Map:
         """Return the map that remains once the value is pooled: it removes the axes of length one, or is the identity."""
@@ -94,15 +94,15 @@ class Mean(Pooling):
     on_mask: bool = False
 
     def reduce(self, values: Tensor) -> Tensor:
-        if self._common_weight is not None:
-            return values.mean(self.axes, keepdim=True).mul_(self._common_weight * self.weights.numel())
+        if self.common_weight is not None:
+            return values.mean(self.axes, keepdim=True).mul_(self.common_weight * self.weights.numel())
         return (values * self.weights).sum(self.axes, keepdim=True)
 
     def expand(self, cotangent: Tensor) -> Tensor:
-        if self._common_weight is None:
+        if self.common_weight is None:
             return cotangent * self.weights
         shape = torch.broadcast_shapes(cotangent.shape, self.weights.shape)
-        return (cotangent * self._common_weight).expand(shape)
+        return (cotangent * self.common_weight).expand(shape)
 
     def with_weights(self, weights: Tensor) -> Mean:
         """Return the pooling with other weights."""
@@ -112,7 +112,7 @@ class Mean(Pooling):
         return _with_lengths(shape, self.axes, (1,) * len(self.axes))
 
     @cached_property
-    def _common_weight(self) -> float | None:
+    def common_weight(self) -> float | None:
         """The weight of all positions if they are equal, which saves a product before the sum."""
         if self.uniform_weight is not None or not is_on_cpu(self.weights):
             return self.uniform_weight
@@ -148,8 +148,9 @@ class Mean(Pooling):
     def without_squeeze(self) -> Pooling:
         return replace(self, squeeze=False)
 
-    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
-        return 0 if back or self._common_weight is not None else shapes.sources[0].numel()
+    def cost(self, shapes: Shapes, *, back: bool = False) -> Cost:
+        weighted = not back and self.common_weight is None
+        return Cost(workspace=shapes.sources[0].numel() if weighted else 0)
 
     # ------------------------------------------------------------ images to a single position
 
@@ -159,29 +160,8 @@ class Mean(Pooling):
         size = (shapes.sources[0][-2], shapes.sources[0][-1])
         return Geometry(extent=size, stride=size)
 
-    def push_windows(
-        self, sources: Sequence[Window], origin: Tensor, size: tuple[int, int], shapes: Shapes
-    ) -> Tensor:
-        """Return the weighted sum of each window, as an image of one position.
-
-        Args:
-            sources: Tangents of each source, zero outside their windows.
-            origin: Upper left corner (K, 2) of each window of the target.
-            size: Height and width of these windows.
-            shapes: Shapes of sources and target.
-        """
-        source = sources[0]
-        if self._common_weight is not None:
-            return source.data.sum(self.axes, keepdim=True).mul_(self._common_weight)
-        return (source.data * crop_windows(self.weights, source.origin, source.shape)).sum(
-            self.axes, keepdim=True
-        )
-
-    def output_support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
+    def support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         return inputs[0].flatten(0, 1).any(0)[None, None]
-
-    def input_support(self, target: Tensor, shapes: Shapes) -> list[Tensor]:
-        return [target.expand(*shapes.sources[0][-2:], -1)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,12 +207,6 @@ class Narrow(Pooling):
 
     def without_squeeze(self) -> Pooling:
         return replace(self, squeeze=False)
-
-    def commute_pooling(self, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
-        """Express the mean of a slice as a mean of all positions with zero weights."""
-        if self.squeeze or not isinstance(pooling, Mean) or not set(self.axes) <= set(pooling.axes):
-            return None
-        return Sum((0,)), pooling.with_weights(self.expand(pooling.weights))
 
 
 def factor_rank_one(factor: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:

@@ -8,13 +8,17 @@ field. The permutations themselves disappear.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import singledispatch
 
 import torch
 
-from bilrp.engine.maps import Scale, Shapes
+from bilrp.engine.maps import CenterAndScale, Gated, LazyGammaFactor, Map, Scale, Shapes, Sum, Term, Weighted
 from bilrp.engine.maps.base import is_image, move_channels_first
 from bilrp.engine.maps.spatial import PermuteChannels
 from bilrp.engine.program import Key, Link, Program, TangentKind
+from bilrp.trace.linear_operators import Convolution, Dense
+
+POINTWISE = Convolution((1, 1), (0, 0), (1, 1))
 
 
 def rewrite_channels_first(program: Program, keep: frozenset[Key] = frozenset()) -> Program:
@@ -48,7 +52,7 @@ class _ChannelsFirstRewriter:
                 return self.restore_kept(link)
         sources = tuple(self.aliases.get(s, s) for s in link.sources)
         new_map = (
-            link.map.to_channels_first(link.shapes) if all(s in self.rewritten for s in sources) else None
+            to_channels_first(link.map, link.shapes) if all(s in self.rewritten for s in sources) else None
         )
         if new_map is None:
             self.links.append(replace(link, sources=tuple(self.restore(s, link) for s in sources)))
@@ -96,3 +100,63 @@ class _ChannelsFirstRewriter:
 
 def _channels_first_shape(shape: torch.Size) -> torch.Size:
     return move_channels_first(torch.empty(()).expand(shape)).shape
+
+
+# ---------------------------------------------------------------- kinds of maps
+
+
+@singledispatch
+def to_channels_first(map_: Map, shapes: Shapes) -> Map | None:
+    """Return the equivalent of a map of (1, H, W, C) for (1, C, H, W); None if there is none."""
+    return None
+
+
+@to_channels_first.register(Scale)
+def _scale(map_: Scale, shapes: Shapes) -> Map | None:
+    if shapes.sources[0] != shapes.target or map_.on_mask:
+        return None
+    scalar = map_.factor.dim() == 0
+    return Scale(
+        map_.factor if scalar else move_channels_first(map_.factor.expand(shapes.target)), map_.slots
+    )
+
+
+@to_channels_first.register(Sum)
+def _sum(map_: Sum, shapes: Shapes) -> Map | None:
+    return None if map_.on_mask else map_
+
+
+@to_channels_first.register(Gated)
+def _gated(map_: Gated, shapes: Shapes) -> Map | None:
+    inner = to_channels_first(map_.inner, shapes)
+    return None if inner is None else Gated(inner, move_channels_first(map_.gate))
+
+
+@to_channels_first.register(CenterAndScale)
+def _centered(map_: CenterAndScale, shapes: Shapes) -> Map | None:
+    return CenterAndScale(move_channels_first(map_.factor), -3, map_.slots) if map_.axis == -1 else None
+
+
+@to_channels_first.register(Weighted)
+def _weighted(map_: Weighted, shapes: Shapes) -> Map | None:
+    """Return the equivalent 1×1 convolution of a matrix product at each position."""
+    if map_.on_mask or not isinstance(map_.operator, Dense):
+        return None
+    return Weighted(
+        POINTWISE, tuple(map(_term, map_.terms)), at=move_channels_first(map_.at), slots=map_.slots
+    )
+
+
+def _term(term: Term) -> Term:
+    weight, after = term.weight[:, :, None, None], term.after
+    if isinstance(after, LazyGammaFactor):
+        after = replace(
+            after,
+            operator=POINTWISE,
+            weight=weight,
+            a=move_channels_first(after.a),
+            numerator=move_channels_first(after.numerator),
+        )
+    elif after is not None:
+        after = move_channels_first(after)
+    return Term(weight, None if term.before is None else move_channels_first(term.before), after)

@@ -11,9 +11,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import singledispatch
 
-from bilrp.engine.maps import Pooling, Shapes
+import torch
+from torch import Tensor
+
+from bilrp.engine.maps import (
+    CenterAndScale,
+    Gated,
+    LazyGammaFactor,
+    Map,
+    Mean,
+    Narrow,
+    Pooling,
+    Scale,
+    Shapes,
+    Sum,
+    Term,
+    Weighted,
+)
+from bilrp.engine.maps.gamma_factor import resolve_factor
 from bilrp.engine.program import Key, Link, Program, TangentKind
+from bilrp.trace.linear_operators import Convolution
 
 
 def hoist_poolings(program: Program, keep: frozenset[Key] = frozenset()) -> Program:
@@ -78,13 +97,13 @@ class _PoolingHoister:
             return
         shared = len(requests) == 1 and self.pooled_uses[link.target] == self.uses[link.target]
         pooling = requests[0].map if shared and not link.map.on_mask else None
-        commuted = link.map.commute_pooling(pooling, link.shapes) if isinstance(pooling, Pooling) else None
+        commuted = commute(link.map, pooling, link.shapes) if isinstance(pooling, Pooling) else None
         if commuted is None:
             self.links.extend([*requests, link])
             return
         map_, earlier = commuted
         shapes = Shapes(tuple(earlier.pooled_shape(s) for s in link.shapes.sources), requests[0].shape)
-        self.saved_macs += link.map.macs(link.shapes) - map_.macs(shapes)
+        self.saved_macs += link.cost().macs - map_.cost(shapes).macs
         sources = self.request_pooled(link, earlier)
         self.links.append(replace(link, map=map_, sources=sources, target=requests[0].target, shapes=shapes))
 
@@ -115,3 +134,87 @@ class _PoolingHoister:
             if isinstance(link.map, Pooling) and link.map.equals(pooling):
                 return link
         return None
+
+
+# ---------------------------------------------------------------- kinds of maps
+
+
+@singledispatch
+def commute(map_: Map, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    """Return J' and Π' with Π J = J' Π', to pool before the map instead of after it; None if there are none."""
+    return None
+
+
+@commute.register(Scale)
+def _scale(map_: Scale, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    if shapes.sources[0] != shapes.target:
+        return None
+    commuted = pooling.commute_factor(map_.factor, shapes.target)
+    return None if commuted is None else (Scale(commuted[0]), commuted[1])
+
+
+@commute.register(Sum)
+def _sum(map_: Sum, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    return map_, pooling
+
+
+@commute.register(Gated)
+def _gated(map_: Gated, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    gate = pooling.commute_factor(map_.gate, shapes.target)
+    inner = None if gate is None else commute(map_.inner, gate[1], shapes)
+    return None if gate is None or inner is None else (Gated(inner[0], gate[0]), inner[1])
+
+
+@commute.register(CenterAndScale)
+def _centered(map_: CenterAndScale, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    if map_.axis in pooling.axes:
+        return None
+    commuted = pooling.commute_factor(map_.factor, shapes.target)
+    return None if commuted is None else (CenterAndScale(commuted[0], map_.axis), commuted[1])
+
+
+@commute.register(Narrow)
+def _narrow(map_: Narrow, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    """Express the mean of a slice as a mean of all positions with zero weights."""
+    if map_.squeeze or not isinstance(pooling, Mean) or not set(map_.axes) <= set(pooling.axes):
+        return None
+    return Sum((0,)), pooling.with_weights(map_.expand(pooling.weights))
+
+
+@commute.register(Weighted)
+def _weighted(map_: Weighted, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
+    """Possible where Π commutes with the factors of every term, and all terms give the same Π'."""
+    if not _is_pointwise_along(map_, pooling.axes):
+        return None
+    terms, poolings = [], []
+    after = {id(t.after): _commute_factor(pooling, t.after, shapes.target) for t in map_.terms}
+    # once per factor, so that terms continue to share it
+    for term in map_.terms:
+        outer = after[id(term.after)]
+        inner = None if outer is None else _commute_factor(outer[1], term.before, shapes.sources[0])
+        if outer is None or inner is None:
+            return None
+        terms.append(Term(term.weight, inner[0], outer[0]))
+        poolings.append(inner[1])
+    if not all(each.equals(poolings[0]) for each in poolings[1:]):
+        return None
+    at = map_.at.new_empty(()).expand(pooling.pooled_shape(map_.at.shape))
+    return replace(map_, terms=tuple(terms), at=at, slots=(0,)), poolings[0]
+
+
+def _is_pointwise_along(map_: Weighted, axes: tuple[int, ...]) -> bool:
+    """Return whether the map applies one matrix at each position along these axes."""
+    operator = map_.operator
+    if not isinstance(operator, Convolution):
+        return -1 not in axes
+    single = {*map_.terms[0].weight.shape[2:], *operator.stride} == {1} and not any(operator.padding)
+    return single and not operator.transposed and min(axes) >= -operator.rank
+
+
+def _commute_factor(
+    pooling: Pooling, factor: Tensor | LazyGammaFactor | None, shape: torch.Size
+) -> tuple[Tensor | None, Pooling] | None:
+    if isinstance(factor, LazyGammaFactor) and not isinstance(pooling, Narrow):
+        return None  # differs per position and feature; computing it just to check would not pay
+    dense = resolve_factor(factor)
+    return (None, pooling) if dense is None else pooling.commute_factor(dense, shape)

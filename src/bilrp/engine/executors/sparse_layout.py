@@ -1,27 +1,26 @@
-"""Sparse tangents of image-shaped values: their layout, their operations, and masks of features.
+"""Sparse tangents of image-shaped values: their layout and their operations.
 
 A tangent has one row per feature that can be non-zero, ordered by position, then channel; its columns are regions.
-Masks of features are (H, W, C).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp import native
-from bilrp.engine.windows import Cone, Geometry, crop_each
+from bilrp.engine.masks import full_mask
+from bilrp.engine.windows import Cone, crop_each
 
 if TYPE_CHECKING:
-    from bilrp.engine.maps.sparse_convolution import SparseConvolution
+    from bilrp.engine.executors.sparse_convolution import SparseConvolution
 
 MAX_DENSE_REGIONS = 32  # regions converted to dense images at once, to crop windows from them
 UINT8_MAX = 255
@@ -149,8 +148,8 @@ class GatherTerm:
 class SparseTangent(ABC):
     """Tangents of many regions: a number per row of the layout and region whose receptive field contains it.
 
-    Maps use the operations below; the memory format depends on the subclass: `engine.sparse_torch` in torch,
-    `engine.sparse_native` in native code.
+    Maps use the operations below; the memory format depends on the subclass: `sparse_torch` in torch,
+    `sparse_native` in native code.
 
     Args:
         values: The numbers, `required_numel(layout)` of them.
@@ -262,88 +261,9 @@ class MaxPoolSelection:
         return rows
 
 
-def to_hwc(full: Tensor) -> Tensor:
-    """Permute (…, C, H, W) to (H, W, C)."""
-    return full.reshape(full.shape[-3:]).permute(1, 2, 0)
-
-
-def nonzero_mask(full: Tensor) -> Tensor:
-    """Return the mask (H, W, C) of non-zero features, in the memory format of `full`.
-
-    Uses numpy, whose comparison is vectorised where torch's is not.
-    """
-    if full.device.type != "cpu" or full.dtype == torch.bfloat16:
-        return to_hwc(full) != 0
-    image = full.detach().reshape(full.shape[-3:])
-    return torch.from_numpy(image.numpy() != 0).permute(1, 2, 0)
-
-
 def reached_mask(cone: Cone, channels: int) -> Tensor:
     """Return the mask (H, W, C) of the union of all receptive fields."""
     reached = cone.regions_per_block() > 0
     if bool(reached.all()):
         return full_mask(torch.Size((channels, *cone.size)))
     return reached[:, :, None].expand(-1, -1, channels)
-
-
-def full_mask(shape: torch.Size) -> Tensor:
-    """Return a mask (H, W, C) of all features of a value of that shape, as one expanded element."""
-    return torch.ones((), dtype=torch.bool).expand(shape[-3:]).permute(1, 2, 0)
-
-
-def _is_full(mask: Tensor) -> bool:
-    return not any(mask.stride()) and bool(mask.flatten()[:1].all())
-
-
-def mask_and(a: Tensor, b: Tensor) -> Tensor:
-    """Return a & b, without computing it if one of them is `full_mask`."""
-    return b if _is_full(a) else a if _is_full(b) else a & b
-
-
-def mask_or(masks: Iterable[Tensor]) -> Tensor:
-    """Return the union of masks; pairwise, as stacking would copy each into another memory format."""
-    return reduce(_mask_or_pair, masks)
-
-
-def _mask_or_pair(a: Tensor, b: Tensor) -> Tensor:
-    return a if a is b or _is_full(a) else b if _is_full(b) else a | b
-
-
-def select_offset(source: Tensor, offset: Sequence[int], geometry: Geometry, shape: Sequence[int]) -> Tensor:
-    """Return the source (H, W, C) at one offset of the field of each output position; empty beyond the border.
-
-    Args:
-        source: A mask, counts (0 is empty) or row numbers (−1 is empty).
-        offset: Offset within the field.
-        geometry: Geometry of the map.
-        shape: (H, W, …) of the output.
-    """
-    return pad_to_fields(source, geometry, shape)[offset_slices(offset, geometry, shape)]
-
-
-def offset_slices(offset: Sequence[int], geometry: Geometry, shape: Sequence[int]) -> tuple[slice, ...]:
-    """Return the slices that outputs read, at one offset, of a source padded by `pad_to_fields`.
-
-    Args:
-        offset: Offset within the field.
-        geometry: Geometry of the map.
-        shape: (H, W, …) of the output.
-    """
-    return tuple(
-        slice(o, o + (n - 1) * s + 1, s) for o, n, s in zip(offset, shape[:2], geometry.stride, strict=True)
-    )
-
-
-def pad_to_fields(source: Tensor, geometry: Geometry, shape: Sequence[int]) -> Tensor:
-    """Pad a source so that it contains the whole field of every output position.
-
-    Args:
-        source: A mask or counts (padded with 0), or row numbers (padded with −1), (H, W, C).
-        geometry: Geometry of the map.
-        shape: (H, W, …) of the output.
-    """
-    axes = zip(shape[:2], geometry.stride, geometry.extent, geometry.padding, source.shape[:2], strict=True)
-    ends = [max(0, (n - 1) * s + e - p - size) for n, s, e, p, size in axes]
-    top, left = geometry.padding
-    empty = -1 if source.dtype == torch.long else 0
-    return F.pad(source, (0, 0, left, ends[1], top, ends[0]), value=empty)

@@ -1,6 +1,6 @@
 """Sparse tangents in torch: a dense matrix of active features × regions.
 
-The reference implementation of `engine.sparse_native`, and the fallback for other dtypes and without native code.
+The reference implementation of `sparse_native`, and the fallback for other dtypes and without native code.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import sparse_convolution
-from bilrp.engine.maps.position_blocks import make_blocks
-from bilrp.engine.sparse_layout import GatherTerm, SparseLayout, SparseTangent
+from bilrp.engine.executors import sparse_convolution
+from bilrp.engine.executors.position_blocks import make_blocks
+from bilrp.engine.executors.sparse_layout import GatherTerm, SparseLayout, SparseTangent
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,11 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps.gamma_factor import LazyGammaFactor, SparseGammaFactor
-from bilrp.engine.maps.position_blocks import Blocks, ConvolutionCost, Kernel, convolution_cost
+from bilrp.engine.executors.position_blocks import Blocks, ConvolutionCost, Kernel, convolution_cost
+from bilrp.engine.executors.sparse_layout import SparseLayout
+from bilrp.engine.maps import LazyGammaFactor
+from bilrp.engine.masks import nonzero_mask
 from bilrp.engine.parallel import parallel_for
-from bilrp.engine.sparse_layout import SparseLayout
 
 PREFETCH_POSITIONS = 8  # positions of a line whose rows are copied at once
 MAX_CACHED_LINES = 8  # indexed lines: those of the blocks in progress
@@ -46,13 +47,44 @@ class SparseConvolution:
     ) -> tuple[Factors, Factors, SparseGammaFactor | None]:
         """Return the input factors at the source's rows, the output factors at the target's, and the lazy factor."""
         gamma_factor = next(
-            (f.at_rows(source, target) for f in self.after if isinstance(f, LazyGammaFactor)), None
+            (gamma_at_rows(f, source, target) for f in self.after if isinstance(f, LazyGammaFactor)), None
         )
         after = (target.gather_optional(f) if isinstance(f, Tensor) else None for f in self.after)
         return tuple(map(source.gather_optional, self.before)), tuple(after), gamma_factor
 
 
 Factors = tuple[Tensor | None, ...]
+
+
+def is_covered(factor: LazyGammaFactor, source: SparseLayout) -> bool:
+    """Return whether every non-zero input has a row, so that a sparse push can compute the denominators."""
+    if factor not in source.memo:  # used by planning, counting and running
+        source.memo[factor] = not bool((nonzero_mask(factor.a) & ~source.mask).any())
+    return source.memo[factor]
+
+
+def gamma_at_rows(factor: LazyGammaFactor, source: SparseLayout, target: SparseLayout) -> SparseGammaFactor:
+    """Return a lazy factor restricted to the rows of two layouts."""
+    numerator = target.gather(factor.numerator)
+    if factor.bias is None:
+        bias = numerator.new_zeros(target.row_count)
+    else:  # one per channel, or one for all
+        bias = factor.bias.expand(target.mask.shape[2])[target.channel]
+    return SparseGammaFactor(source.gather(factor.a), bias, numerator, factor.min_denominator(numerator))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGammaFactor:
+    """`LazyGammaFactor` on rows: a at those of the source; the other tensors at those of the target."""
+
+    a: Tensor
+    bias: Tensor
+    numerator: Tensor
+    min_denominator: Tensor
+
+    def compute(self, sums: Tensor, rows: slice) -> Tensor:
+        """Return z⁺ / (ρ(W)a + ρ(b)) for some rows of the target, given `sums` = ρ(W)a."""
+        return self.numerator[rows] / torch.maximum(sums + self.bias[rows], self.min_denominator[rows])
 
 
 def convolve_blocks(

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps.position_blocks import make_blocks
-from bilrp.engine.maps.sparse_convolution import SparseConvolution
+from bilrp.engine.executors.position_blocks import make_blocks
+from bilrp.engine.executors.sparse_convolution import SparseConvolution
+from bilrp.engine.executors.sparse_layout import GatherTerm, MaxPoolSelection, SparseLayout, SparseTangent
 from bilrp.engine.parallel import parallel_for
-from bilrp.engine.sparse_layout import GatherTerm, MaxPoolSelection, SparseLayout, SparseTangent
 from bilrp.native import DTYPE_SUFFIXES, load_library
 
 MIN_THREADED_NUMEL = 2**14  # fewer elements run on one thread

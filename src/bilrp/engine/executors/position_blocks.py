@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from bilrp import native
-from bilrp.engine.sparse_layout import SparseLayout, select_offset
+from bilrp.engine.executors.sparse_layout import SparseLayout
+from bilrp.engine.masks import select_offset
 from bilrp.engine.windows import Cone, Geometry
 
 BLOCK_SIDES = (1, 2, 4)  # positions per side of a block
