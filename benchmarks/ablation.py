@@ -22,6 +22,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from PIL import Image
 
 import bilrp
 from bilrp import composites, native, pipeline
@@ -114,7 +115,8 @@ def _page() -> Run:
     from bilrp.encoders.bigram import bigram
 
     encoder = bigram()
-    item = read_item(encoder, sorted((DATA / "historic_tables" / "images").glob("*.jpg"))[0])
+    page = Image.open(sorted((DATA / "historic_tables" / "images").glob("*.jpg"))[0])
+    item = read_item(encoder, page.crop((200, 400, 900, 1000)))
     return lambda: pipeline.decompose_item(encoder, item)[None]
 
 
@@ -128,7 +130,7 @@ NETWORKS: dict[str, tuple[str, Callable[[], Run]]] = {
     "vit": ("ViT-B/16, 196 regions, random weights", lambda: _random("vit")),
     "minilm": ("MiniLM, 22 tokens", lambda: _text("minilm")),
     "gte": ("gte-small, 22 tokens", lambda: _text(DATA / "gte-small")),
-    "page": ("bigrams of a page", _page),
+    "page": ("bigrams of a part of a page", _page),
 }
 
 

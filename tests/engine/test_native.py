@@ -27,7 +27,7 @@ from bilrp.engine.executors.position_blocks import (
 from bilrp.engine.executors.sparse_convolution import SparseConvolution
 from bilrp.engine.executors.sparse_layout import (
     GatherTerm,
-    MaxPoolSelection,
+    OffsetWeights,
     SparseLayout,
     index_features,
     index_features_native,
@@ -208,7 +208,9 @@ def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
     values, results = images(source, generator, dtype), []
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
-        goal.max_pool(rows(kind, source, values, dtype), MaxPoolSelection(shares, offsets, stride, padding))
+        goal.combine_offsets(
+            rows(kind, source, values, dtype), OffsetWeights(shares, offsets, stride, padding)
+        )
         results.append(whole(goal)[:, 0])
     (top, left), (down, across) = padding, stride
     padded = nn.functional.pad(values, (left, left, top, top))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bilrp import native
 from bilrp.engine.executors import position_blocks, sparse_convolution
-from bilrp.engine.executors.sparse_layout import GatherTerm, MaxPoolSelection, SparseLayout, SparseTangent
+from bilrp.engine.executors.sparse_layout import GatherTerm, OffsetWeights, SparseLayout, SparseTangent
 from bilrp.engine.executors.sparse_native import NativeSparseTangent
 from bilrp.engine.executors.sparse_torch import TorchSparseTangent
 from bilrp.engine.maps import Gated, LazyGammaFactor, Map, MaxPool, Mean, Pad, Scale, Shapes, Sum, Weighted
@@ -26,7 +26,9 @@ from bilrp.engine.masks import full_mask, mask_and, mask_or, nonzero_mask, offse
 from bilrp.engine.program import Key, Link
 from bilrp.trace.linear_operators import Convolution
 
-MACS_PER_DENSIFIED_NUMBER = 5  # to densify one number
+# Rough equivalents in multiply-adds.
+MACS_PER_DENSIFIED_NUMBER = 5  # one number is densified
+MACS_PER_COMBINED_NUMBER = 8  # one number is multiplied and added to another row
 MAX_DENSE_COLUMNS = 16  # columns densified at once for maps that do not act on rows
 
 # ---------------------------------------------------------------- support
@@ -143,13 +145,16 @@ def _push_max_pool(
     map_: MaxPool, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes
 ) -> None:
     before = tuple(pad[0] for pad in map_.padding)
-    target.max_pool(sources[0], MaxPoolSelection(map_.shares, map_.offsets, map_.stride, before))
+    target.combine_offsets(sources[0], OffsetWeights(map_.shares, map_.offsets, map_.stride, before))
 
 
 @push_map.register(Weighted)
 def _push_weighted(
     map_: Weighted, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes
 ) -> None:
+    if _is_depthwise(map_):
+        target.combine_offsets(sources[0], _depthwise_weights(map_, shapes))
+        return
     if not _is_ungrouped(map_):
         push_map.dispatch(Map)(map_, sources, target, shapes)
         return
@@ -169,6 +174,28 @@ def _same_features(source: SparseTangent, target: SparseTangent) -> Tensor:
 
 def _is_ungrouped(map_: Weighted) -> bool:
     return isinstance(map_.operator, Convolution) and map_.operator.groups == 1
+
+
+def _is_depthwise(map_: Weighted) -> bool:
+    """Return whether each output channel has one input channel, with the same number, and only output factors."""
+    weight, operator = map_.terms[0].weight, map_.operator
+    grouped = isinstance(operator, Convolution) and operator.groups == len(weight)
+    return grouped and weight.shape[1] == 1 and all(t.before is None for t in map_.terms)
+
+
+def _depthwise_weights(map_: Weighted, shapes: Shapes) -> OffsetWeights:
+    """Return Σ_t after_t ⊙ w_t at each offset of the kernel: what each input of a field contributes."""
+    kernel = _kernel(map_, shapes)
+    offsets = tuple((y, x) for y in range(kernel.size[0]) for x in range(kernel.size[1]))
+    total = None
+    for term in map_.terms:
+        weight = term.weight[:, 0].flatten(1).T[:, None, :, None, None]
+        part = weight * (1 if term.dense_after is None else term.dense_after)
+        total = part if total is None else total + part
+    assert total is not None
+    places = tuple((y * kernel.dilation[0], x * kernel.dilation[1]) for y, x in offsets)
+    weights = total.expand(len(offsets), *shapes.target)
+    return OffsetWeights(weights, places, kernel.geometry.stride, kernel.geometry.padding)
 
 
 def _kernel(map_: Weighted, shapes: Shapes) -> position_blocks.Kernel:
@@ -204,6 +231,9 @@ def count_cost(
     if isinstance(inner, Weighted) and _is_ungrouped(inner):
         cost = position_blocks.convolution_cost(_kernel(inner, shapes), layouts[0], target)
         return cost.macs + computes_denominators(inner, layouts[0]) * cost.weight_lookups, cost.overhead_macs
+    if isinstance(inner, Weighted) and _is_depthwise(inner):
+        macs = inner.terms[0].weight[0].numel() * target.numel
+        return macs, MACS_PER_COMBINED_NUMBER * macs
     on_rows = isinstance(inner, Scale | Sum | Pad | MaxPool)
     overhead = 0 if on_rows else MACS_PER_DENSIFIED_NUMBER * columns * shapes.numel
     return columns * inner.cost(shapes).macs, overhead

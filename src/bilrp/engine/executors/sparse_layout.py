@@ -168,9 +168,9 @@ class SparseTangent(ABC):
     def combine(self, terms: Sequence[GatherTerm]) -> None:
         """Set self[r] = Σ_t factor_t[r] · source_t[rows_t[r]]."""
 
-    def max_pool(self, source: SparseTangent, selection: MaxPoolSelection) -> None:
-        """Set self[c] = Σ_o share_o[c] · source[c at offset o of its field]."""
-        shares = self.layout.gather(selection.shares)
+    def combine_offsets(self, source: SparseTangent, selection: OffsetWeights) -> None:
+        """Set self[c] = Σ_o weight_o[c] · source[c at offset o of its field]."""
+        shares = self.layout.gather(selection.weights)
         self.combine(
             [
                 GatherTerm(
@@ -230,10 +230,10 @@ class SparseTangent(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class MaxPoolSelection:
-    """The winners of a max-pooling: the share of each offset of each field."""
+class OffsetWeights:
+    """A sum over the offsets of a field, channel by channel: the winners of a max-pooling, or a depthwise convolution."""
 
-    shares: Tensor  # (offsets, 1, C, H, W)
+    weights: Tensor  # (offsets, 1, C, H, W)
     offsets: tuple[tuple[int, ...], ...]
     stride: tuple[int, ...]
     padding: tuple[int, ...]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bilrp.engine.executors.position_blocks import make_blocks
 from bilrp.engine.executors.sparse_convolution import SparseConvolution
-from bilrp.engine.executors.sparse_layout import GatherTerm, MaxPoolSelection, SparseLayout, SparseTangent
+from bilrp.engine.executors.sparse_layout import GatherTerm, OffsetWeights, SparseLayout, SparseTangent
 from bilrp.engine.parallel import parallel_for
 from bilrp.native import DTYPE_SUFFIXES, load_library
 
@@ -106,9 +106,9 @@ class NativeSparseTangent(SparseTangent):
         )
         self._call("combine", arguments, rows, factors)
 
-    def max_pool(self, source: SparseTangent, selection: MaxPoolSelection) -> None:
+    def combine_offsets(self, source: SparseTangent, selection: OffsetWeights) -> None:
         assert isinstance(source, NativeSparseTangent)
-        shares = self.layout.gather(selection.shares).to(self.values.dtype).contiguous()
+        shares = self.layout.gather(selection.weights).to(self.values.dtype).contiguous()
         offsets = torch.tensor(selection.offsets)
         arguments = _PoolingStruct(
             source._struct, self._struct,
