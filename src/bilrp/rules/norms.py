@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from bilrp.engine.maps import CenterAndScale, Linear, Map, Scale
-from bilrp.rules.verification import verify_substitute
+from bilrp.rules.verification import sample_rows, verify_substitute
 from bilrp.trace.layer_weights import compute_batch_norm_affine
 from bilrp.trace.tape import Step
 
@@ -16,7 +17,15 @@ from bilrp.trace.tape import Step
 def freeze_norm(step: Step) -> Map:
     """Freeze the scale of a norm, so that J a + f(0) = f(a)."""
     linear_map = NORM_FREEZERS[step.op](step)
-    verify_substitute(step, lambda a: linear_map.push(a[None])[0] + step.run(torch.zeros_like(a)))
+    if (
+        isinstance(linear_map, CenterAndScale) and step.result.dim() > 1
+    ):  # it acts on each row of the last axis
+        sample, a = replace(linear_map, factor=sample_rows(linear_map.factor)), sample_rows(step.values[0])
+        verify_substitute(
+            step, lambda _: sample.push(a[None])[0] + step.run(torch.zeros_like(a)), sample_rows(step.result)
+        )
+    else:
+        verify_substitute(step, lambda a: linear_map.push(a[None])[0] + step.run(torch.zeros_like(a)))
     return linear_map
 
 

@@ -26,6 +26,7 @@ SUBSTITUTE_TOLERANCE = {
     torch.float64: 1e-5,
     torch.float32: 1e-3,
 }
+MAX_VERIFIED_ROWS = 8  # positions at which the stand-in for a norm or an attention is compared
 
 
 def verify_adjoint(frozen_map: Map, step: Step) -> Map:
@@ -66,13 +67,20 @@ def verify_adjoint(frozen_map: Map, step: Step) -> Map:
     return frozen_map
 
 
-def verify_substitute(step: Step, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def verify_substitute(
+    step: Step, function: Callable[..., Tensor], expected: Tensor | None = None
+) -> Callable[..., Tensor]:
     """Return `function`; raise unless it reproduces the step's result at the recorded values.
 
     A rule that computes a step in another way (another kernel, a norm's statistics) is right only if the result is the
     same. The parts would not show a difference: it would count as unattributed.
+
+    Args:
+        step: The step.
+        function: What the rule uses instead of the call.
+        expected: What `function` must return; the step's whole result by default, or a sample of it (`sample_rows`).
     """
-    expected = step.result
+    expected = step.result if expected is None else expected
     with torch.no_grad():
         output = function(*step.values)
     if output.shape == expected.shape:
@@ -80,14 +88,26 @@ def verify_substitute(step: Step, function: Callable[..., Tensor]) -> Callable[.
         if not is_on_cpu(expected):
             require(all_close(output, expected, slack), lambda: _raise_wrong_substitute(step))
             return function
-        if equal(output, expected):
+        if _is_near(output, expected, slack) or equal(output, expected):
             return function
-        if float((output - expected).abs().amax()) <= slack * float(expected.abs().amax()) < math.inf:
-            return function  # cheap, and usually true
         largest = float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
         if torch.allclose(output, expected, rtol=slack, atol=slack * largest, equal_nan=True):
             return function
     return _raise_wrong_substitute(step)
+
+
+def _is_near(output: Tensor, expected: Tensor, slack: float) -> bool:
+    """Return whether max |output − expected| ≤ slack · max |expected| < ∞: three passes, and usually true."""
+    if not expected.numel():
+        return True
+    (low, high), (least, most) = (output - expected).aminmax(), expected.aminmax()
+    limit = slack * max(-float(least), float(most))
+    return -float(low) <= limit and float(high) <= limit < math.inf
+
+
+def sample_rows(t: Tensor) -> Tensor:
+    """Return every k-th row (axis −2), about MAX_VERIFIED_ROWS of them: a stand-in computes all rows in one way."""
+    return t[..., :: max(1, t.shape[-2] // MAX_VERIFIED_ROWS), :]
 
 
 def _raise_wrong_substitute(step: Step) -> NoReturn:
