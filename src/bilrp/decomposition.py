@@ -19,7 +19,7 @@ from bilrp.encoder import (
     diff_origins,
 )
 from bilrp.engine.plan import Plan
-from bilrp.engine.sparse_parts import LazyDenseParts, lazy_dense, stored_parts
+from bilrp.engine.sparse_parts import DenseOnRead, LazyDenseParts, stored_parts
 from bilrp.errors import InputError, MismatchError
 from bilrp.inputs import Image, Text, View
 from bilrp.io import schema, store
@@ -28,7 +28,6 @@ from bilrp.regions import Regions, RegionSpec
 STORABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
-@lazy_dense
 @dataclass(frozen=True, eq=False)
 class Decomposition:
     """φ_m(x) = Σ_I parts[I, m] + unattributed[m], exactly.
@@ -46,10 +45,10 @@ class Decomposition:
         reference: φ(x₀) of the reference input, if the composite has one (`composites.secant`).
     """
 
-    parts: LazyDenseParts  # sparse parts are densified on first access
-    embedding: Float[Tensor, " h"]
-    regions: Regions
-    origin: Mapping[str, Any]
+    parts: LazyDenseParts = DenseOnRead()  # type: ignore[assignment]  # noqa: RUF009, a descriptor without a default
+    embedding: Float[Tensor, " h"]  # type: ignore[misc]
+    regions: Regions  # type: ignore[misc]
+    origin: Mapping[str, Any]  # type: ignore[misc]
     view: View | None = field(default=None, repr=False)
     plan: Plan | None = field(default=None, repr=False)
     storage_error: float = 0.0

@@ -29,8 +29,7 @@ from bilrp.encoder import (
 )
 from bilrp.engine import memory
 from bilrp.engine.executor import compute_parts, pull_vectors
-from bilrp.engine.passes.channels_first import rewrite_channels_first
-from bilrp.engine.passes.hoist_pooling import hoist_poolings
+from bilrp.engine.passes import rewrite
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
 from bilrp.engine.refinement import Refinement, start_refinement
@@ -327,7 +326,7 @@ def prepare(
             if locates_remainder(chosen) and not taps and simplified.reference is None:
                 program = locate_remainder(program, simplified.read_value)
             keep |= set() if program.remainder is None else {program.remainder.key}
-            program = hoist_poolings(rewrite_channels_first(program, keep), keep)
+            program = rewrite(program, keep)
         # The tape is dropped here, to free activations that no map references before parts are computed.
         if typical is not None:
             length = torch.linalg.vector_norm(tape.result.double())

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from bilrp.engine.program import INPUT, Key
 from bilrp.engine.windows import Window
 
 MAX_SPARSE_FRACTION = 0.25  # of the dense matrix; larger parts are stored and multiplied dense
+STORED_NAME = "_stored_parts"  # attribute behind a field that is dense on read
 MIN_TILE_SIDE = 8  # positions per side; smaller tiles take longer to set up than to multiply
 
 
@@ -131,14 +132,24 @@ class SparseParts:
     value_shape: torch.Size
     dtype: torch.dtype
     divisor: Tensor | None = None
+    memo: dict[str, Any] = field(default_factory=dict, repr=False)  # computed once, shared by quotients
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as dense parts: sparse ones depend on this process and its native library."""
+        return densify, (self.dense_parts,)
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.region_count, self.value_shape.numel()
 
-    @cached_property
+    @property
     def dense_parts(self) -> Tensor:
         """Dense parts [regions, C·H·W]; threads that compute them twice get the same result."""
+        if "dense_parts" not in self.memo:
+            self.memo["dense_parts"] = self._compute_dense_parts()
+        return self.memo["dense_parts"]
+
+    def _compute_dense_parts(self) -> Tensor:
         out = lazy_zeros(*self.shape, self.chunks[0].values.new_empty(0, dtype=self.dtype))
         for chunk in self.chunks:
             chunk.scatter(out, self.value_shape)
@@ -161,11 +172,8 @@ class SparseParts:
         return total.flatten()
 
     def __truediv__(self, number: Tensor) -> SparseParts:
-        """Divide every region's parts by `number`, for `product` only; the cached table is shared."""
-        quotient = replace(self, divisor=number.to(self.dtype))
-        name = "_window_table" if self._is_small else "dense_parts"
-        vars(quotient)[name] = getattr(self, name)
-        return quotient
+        """Divide every region's parts by `number`, for `product` only."""
+        return replace(self, divisor=number.to(self.dtype))
 
     def _divide(self, parts: Tensor) -> Tensor:
         return parts if self.divisor is None else parts / self.divisor
@@ -198,14 +206,19 @@ class SparseParts:
             <= MAX_SPARSE_FRACTION * self.region_count * self.value_shape[-2:].numel()
         )
 
-    @cached_property
+    @property
     def _window_table(self) -> _WindowTable:
+        if "_window_table" not in self.memo:
+            self.memo["_window_table"] = self._compute_window_table()
+        return self.memo["_window_table"]
+
+    def _compute_window_table(self) -> _WindowTable:
         return _build_window_table(self.windowed_chunks, self.region_count)
 
 
 AnyParts = Tensor | SparseParts
 if TYPE_CHECKING:
-    LazyDenseParts = Float[Tensor, "regions h"]  # type of a `lazy_dense` field when read
+    LazyDenseParts = Float[Tensor, "regions h"]  # type of a `DenseOnRead` field when read
 else:
     LazyDenseParts = Float[Tensor, "regions h"] | SparseParts  # types it may be set to
 
@@ -228,33 +241,23 @@ def lazy_zeros(rows: int, columns: int, like: Tensor) -> Tensor:
     return like.new_zeros(rows, columns)
 
 
-T = TypeVar("T")
+class DenseOnRead:
+    """Descriptor of a dataclass field that may be set to `SparseParts` and reads as dense parts."""
 
+    def __set__(self, owner: object, parts: AnyParts) -> None:
+        object.__setattr__(owner, STORED_NAME, parts)  # the dataclass is frozen
 
-def lazy_dense(cls: type[T]) -> type[T]:
-    """Decorate a dataclass so that its field `parts` may be set to `SparseParts`.
-
-    `parts` is densified on first access; `stored_parts(obj)` returns the stored form.
-    """
-
-    def set_parts(owner: T, parts: AnyParts) -> None:
-        vars(owner)["parts"] = parts
-
-    def get_parts(owner: T) -> Tensor:
-        parts = stored_parts(owner)
-        if not isinstance(parts, Tensor):
-            set_parts(owner, parts := parts.dense_parts)
+    def __get__(self, owner: object | None, kind: type | None = None) -> Tensor:
+        if owner is None:
+            raise AttributeError("parts")  # so that the field has no default
+        parts = densify(stored_parts(owner))
+        self.__set__(owner, parts)
         return parts
-
-    cls.parts = property(get_parts, set_parts)  # type: ignore[attr-defined]
-    # Sparse parts depend on this process and its native library: pickle dense ones.
-    cls.__getstate__ = lambda owner: {**vars(owner), "parts": get_parts(owner)}  # type: ignore[attr-defined]
-    return cls
 
 
 def stored_parts(owner: object) -> AnyParts:
     """Return parts as they are stored, sparse or dense."""
-    return vars(owner)["parts"]
+    return getattr(owner, STORED_NAME)
 
 
 # ---------------------------------------------------------------- which taps are sparse

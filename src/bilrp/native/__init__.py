@@ -1,8 +1,8 @@
 """Functions in C, available if the package was built with a compiler.
 
-Each file has a slower Python equivalent: `sums.c` in numpy (`trace.checksum`), `rows.c` in torch (`engine.executors.sparse_torch`),
-which is also used for other dtypes than float32 and float64, and while a TorchDispatchMode is active. May import nothing
-of the package.
+Each file has a slower Python equivalent: `sums.c` in numpy (`trace.checksum`), `rows.c` in torch
+(`engine.executors.sparse_torch`), which is also used for other dtypes than float32 and float64, and while a
+TorchDispatchMode is active. May import nothing of the package.
 """
 
 from __future__ import annotations

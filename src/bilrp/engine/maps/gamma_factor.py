@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -34,10 +33,16 @@ class LazyGammaFactor:
     bias: Tensor | None
     numerator: Tensor
     min_ratio: float
+    computed: list[Tensor] = field(default_factory=list, init=False, repr=False)  # `value`, once it was read
 
-    @cached_property
+    @property
     def value(self) -> Tensor:
-        """The factors of all outputs."""
+        """The factors of all outputs; threads that compute them twice get the same result."""
+        if not self.computed:
+            self.computed.append(self._compute())
+        return self.computed[0]
+
+    def _compute(self) -> Tensor:
         # Torch brings weight and input into one memory format: convert the smaller one.
         weight = self.weight.contiguous() if self.weight.numel() < self.a.numel() else self.weight
         total = self.operator.apply(self.a, weight)
@@ -48,8 +53,8 @@ class LazyGammaFactor:
 
     @property
     def is_computed(self) -> bool:
-        """Whether `value` is cached."""
-        return "value" in self.__dict__
+        """Whether `value` was read before."""
+        return bool(self.computed)
 
     def min_denominator(self, numerator: Tensor) -> Tensor:
         """Lower bound of the denominators. Where z ≤ 0 any value will do; a normal float avoids slow subnormal division."""

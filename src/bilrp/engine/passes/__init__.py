@@ -1,1 +1,29 @@
-"""Rewrite passes: functions Program -> Program that keep its result. May import maps and program of the engine only."""
+"""Rewrite passes: pure functions (program, keep) -> program that leave the output and the values in `keep` unchanged.
+
+May import maps and program of the engine, and `trace.linear_operators`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bilrp.engine.passes.channels_first import rewrite_channels_first
+from bilrp.engine.passes.hoist_pooling import hoist_poolings
+from bilrp.engine.program import Key, Program
+
+Pass = Callable[[Program, frozenset[Key]], Program]
+
+PASSES: tuple[Pass, ...] = (rewrite_channels_first, hoist_poolings)
+
+
+def rewrite(program: Program, keep: frozenset[Key], passes: tuple[Pass, ...] = PASSES) -> Program:
+    """Return an equivalent program after all passes.
+
+    Args:
+        program: The frozen tape.
+        keep: Values that later stages read, besides the output.
+        passes: The passes, in order.
+    """
+    for each in passes:
+        program = each(program, keep)
+    return program
