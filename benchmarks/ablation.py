@@ -28,29 +28,18 @@ import bilrp
 from bilrp import composites, native, pipeline
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import read_item
-from bilrp.engine import (
-    costs,
-    executor,
-    plan,
-    plan_context,
-    pull_windowed,
-    push_sparse,
-    push_windowed,
+from bilrp.engine import costs, executor, masks, passes, plan, plan_context, sparse_parts
+from bilrp.engine.executors import (
+    position_blocks,
+    sparse,
+    sparse_convolution,
     sparse_layout,
     sparse_native,
-    sparse_parts,
     sparse_torch,
+    tiles,
+    windowed,
 )
-from bilrp.engine.maps import (
-    elementwise,
-    gamma_factor,
-    max_pool,
-    position_blocks,
-    sparse_convolution,
-    spatial,
-)
-from bilrp.engine.maps import weighted_map as weighted
-from bilrp.engine.maps.base import Map
+from bilrp.engine.maps import gamma_factor
 from bilrp.engine.passes import channels_first, hoist_pooling
 from bilrp.rules import (
     affine,
@@ -69,7 +58,6 @@ DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[2] / "shared" / 
 PHOTOGRAPH = sorted((DATA / "pascal_voc" / "images").glob("*.jpg"))[0] if DATA.is_dir() else None
 SENTENCE = "Unbelievably, a kitten was sleeping on the neighbour's doormat all afternoon."
 MAX_DIFFERENCE = 1e-3  # of the largest part, in float32
-ALL_MAPS = (elementwise.Scale, elementwise.Gated, max_pool.MaxPool, spatial.CenterAndScale, weighted.Weighted)
 
 
 # ---------------------------------------------------------------- networks
@@ -176,11 +164,11 @@ def _eager(operator: Any, weight: Any, a: Any, bias: Any, numerator: Any, min_ra
     return gamma_factor.LazyGammaFactor(operator, weight, a, bias, numerator, min_ratio).value
 
 
-def _unpooled_max_pool(self: Any, source: Any, selection: Any) -> None:
-    sparse_layout.SparseTangent.max_pool(self, source, selection)
+def _combine_in_general(self: Any, source: Any, selection: Any) -> None:
+    sparse_layout.SparseTangent.combine_offsets(self, source, selection)
 
 
-class _FreshBuffers(push_sparse.BufferPool):
+class _FreshBuffers(sparse.BufferPool):
     def acquire(self, size: int) -> torch.Tensor:
         return self.like.new_empty(max(1, size))
 
@@ -193,7 +181,7 @@ def _every_feature(links: Any, outputs: Any) -> Any:
         key: shape for link in links for key, shape in zip(link.sources, link.shapes.sources, strict=True)
     }
     keys |= {link.target: link.shape for link in links}
-    return {key: sparse_layout.full_mask(shape) for key, shape in keys.items()}
+    return {key: masks.full_mask(shape) for key, shape in keys.items()}
 
 
 def _no_variants(context: Any, mode: str) -> Any:
@@ -202,30 +190,31 @@ def _no_variants(context: Any, mode: str) -> Any:
     return CHOOSE(context, "push" if context.taps else best)
 
 
+def _rewrite_without(unused: passes.Pass) -> Any:
+    rest = tuple(each for each in passes.PASSES if each is not unused)
+    return lambda program, keep: passes.rewrite(program, keep, rest)
+
+
 CHOOSE = costs.choose_schedule
 ZERO = property(lambda self: 0)
 NATIVE_FILES = tuple(native.NATIVE_FOLDER.glob("rows.c"))
-WINDOW_METHODS = ("push_windows", "prepare_windows", "window_macs")
-ROW_METHODS = ("push_sparse", "is_identity_on_rows", "sparse_cost", "output_support", "input_support")
-CLASSES = (Map, *ALL_MAPS, elementwise.Sum, spatial.Pad)
 
 MECHANISMS: dict[str, Mechanism] = {
     "windows": Mechanism(
         "windows (push_windowed)",
         ((costs, "WINDOWED_PUSH_SLOWDOWN", 1e6),),
-        (push_windowed, (CLASSES, WINDOW_METHODS)),
+        (windowed,),
     ),
     "rows": Mechanism(
         "active rows (push_sparse)",
         ((costs, "sparse_segments", lambda context: []),),
         (
-            push_sparse,
+            sparse,
             sparse_layout,
             sparse_native,
             sparse_torch,
             sparse_convolution,
             position_blocks,
-            (CLASSES, ROW_METHODS),
             *NATIVE_FILES,
         ),
     ),
@@ -244,9 +233,9 @@ MECHANISMS: dict[str, Mechanism] = {
         (sparse_torch, sparse_convolution),
     ),
     "native-pool": Mechanism(
-        "native max-pooling (general combination instead)",
-        ((sparse_native.NativeSparseTangent, "max_pool", _unpooled_max_pool),),
-        (sparse_native.NativeSparseTangent.max_pool, sparse_native._PoolingStruct),
+        "native sums over offsets (general combination instead)",
+        ((sparse_native.NativeSparseTangent, "combine_offsets", _combine_in_general),),
+        (sparse_native.NativeSparseTangent.combine_offsets, sparse_native._PoolingStruct),
     ),
     "native-index": Mechanism(
         "native index tables (torch instead)",
@@ -259,17 +248,10 @@ MECHANISMS: dict[str, Mechanism] = {
     "blocks": Mechanism("blocks of 2 and 4 positions", ((position_blocks, "BLOCK_SIDES", (1,)),)),
     "backward-support": Mechanism(
         "rows that later rows need",
-        ((push_sparse, "backpropagate_support", _every_feature),),
-        (push_sparse.backpropagate_support, (CLASSES, ("input_support",))),
+        ((sparse, "backpropagate_support", _every_feature),),
+        (sparse.backpropagate_support,),
     ),
-    "identity-rows": Mechanism(
-        "gates share memory",
-        ((elementwise.Scale, "is_identity_on_rows", Map.is_identity_on_rows),),
-        ((CLASSES, ("is_identity_on_rows",)),),
-    ),
-    "buffers": Mechanism(
-        "buffer pool", ((executor, "BufferPool", _FreshBuffers),), (push_sparse.BufferPool,)
-    ),
+    "buffers": Mechanism("buffer pool", ((executor, "BufferPool", _FreshBuffers),), (sparse.BufferPool,)),
     "compact": Mechanism(
         "chunks of neighbouring regions",
         (
@@ -282,23 +264,11 @@ MECHANISMS: dict[str, Mechanism] = {
     ),
     "size-classes": Mechanism(
         "windows of one size at a time",
-        ((push_windowed, "size_classes", lambda cones, key, index, ratio=1.0: [index]),),
-        (push_windowed.size_classes, push_windowed._quantize),
-    ),
-    "crop-format": Mechanism(
-        "constants in the format to crop from",
-        tuple((each, "prepare_windows", Map.prepare_windows) for each in ALL_MAPS),
-        ((CLASSES, ("prepare_windows",)),),
+        ((windowed, "size_classes", lambda cones, key, index, ratio=1.0: [index]),),
+        (windowed.size_classes, windowed._quantize),
     ),
     "tiles": Mechanism(
-        "tiles (pull_windowed)",
-        ((plan_context.PlanContext, "chain_length", ZERO),),
-        (
-            pull_windowed,
-            (CLASSES, ("can_pull_windows", "pull_windows")),
-            plan_context.PlanContext.tiles_per_coordinate,
-            plan_context.PlanContext.chain_length,
-        ),
+        "tiles (pull_windowed)", ((plan_context.PlanContext, "chain_length", ZERO),), (tiles,)
     ),
     "active-coordinates": Mechanism(
         "coordinates that are not always zero",
@@ -319,17 +289,17 @@ MECHANISMS: dict[str, Mechanism] = {
     "lazy": Mechanism(
         "lazy denominators",
         ((weighted_rules, "LazyGammaFactor", _eager),),
-        (gamma_factor, weighted.Weighted._computes_denominators, weighted.Weighted.setup_macs),
+        (gamma_factor, sparse.computes_denominators),
     ),
     "pooling": Mechanism(
         "early pooling",
-        ((pipeline, "hoist_poolings", lambda program, keep: program),),
-        (hoist_pooling, ((*CLASSES,), ("commute_pooling",))),
+        ((pipeline, "rewrite", _rewrite_without(hoist_pooling.hoist_poolings)),),
+        (hoist_pooling,),
     ),
     "channels-first": Mechanism(
         "channels first",
-        ((pipeline, "rewrite_channels_first", lambda program, keep: program),),
-        (channels_first, ((*CLASSES,), ("to_channels_first",))),
+        ((pipeline, "rewrite", _rewrite_without(channels_first.rewrite_channels_first)),),
+        (channels_first,),
     ),
     "weights": Mechanism(
         "kept weights", ((pipeline, "use_weight_cache", lambda *a: nullcontext()),), (weight_cache,)
@@ -353,7 +323,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "substitutes": Mechanism(
         "check of a rule's own form of a call (off is faster, not allowed)",
         tuple(
-            (module, "verify_substitute", lambda step, function: function)
+            (module, "verify_substitute", lambda step, function, expected=None: function)
             for module in (affine, attention, norms, product_rules, secants, selection)
         ),
         (verification.verify_substitute,),
