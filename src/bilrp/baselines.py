@@ -3,5 +3,14 @@
 from __future__ import annotations
 
 from bilrp.evaluation.baselines import curvature, hessian_product, integrated_hessians, saliency
+from bilrp.evaluation.feature_baselines import last_layer, occlusion, pairx
 
-__all__ = ["curvature", "hessian_product", "integrated_hessians", "saliency"]
+__all__ = [
+    "curvature",
+    "hessian_product",
+    "integrated_hessians",
+    "last_layer",
+    "occlusion",
+    "pairx",
+    "saliency",
+]

@@ -66,7 +66,7 @@ def saliency(
     tensor([[ 9.,  0.],
             [36.,  0.]])
     """
-    sides = _trace_inputs(encoder, a, b, regions)
+    sides = trace_inputs(encoder, a, b, regions)
     squares = [side.regions.pool(side.x.square()[None])[0] for side in sides]
     return _explanation_from_relevance(sides, torch.outer(*squares), "saliency")
 
@@ -96,7 +96,7 @@ def curvature(
     >>> torch.allclose(explanation.relevance, torch.outer(net.weight[0], net.weight[0]).square())
     True
     """
-    left, right = sides = _trace_inputs(encoder, a, b, regions)
+    left, right = sides = trace_inputs(encoder, a, b, regions)
     with torch.no_grad(), progress_bar(progress) as bar:
         first, second = (_compute_jacobian(side, bar) for side in sides)
         rows = [
@@ -189,7 +189,7 @@ def integrated_hessians(
     """
     if steps < 1:
         raise InputError(f"integrated_hessians needs at least one step, got {steps}")
-    sides = _trace_inputs(encoder, a, b, regions)
+    sides = trace_inputs(encoder, a, b, regions)
     with torch.no_grad(), progress_bar(progress) as bar:
         decompositions = [
             side.build_decomposition(
@@ -220,7 +220,7 @@ class TracedInput:
         return Decomposition(parts, embedding, self.regions, origin, self.item.view, name=self.item.name)
 
 
-def _trace_inputs(
+def trace_inputs(
     encoder: EncoderOrPair, a: InputLike, b: InputLike, regions: RegionSpecs | None
 ) -> tuple[TracedInput, TracedInput]:
     first, second = (
