@@ -419,3 +419,26 @@ def test_the_door_offers_every_public_name_of_the_suite():
         }
         assert own - {"safe_ratio"} <= set(evaluation.__all__), module.__name__
         assert all(getattr(evaluation, name) is getattr(module, name) for name in own - {"safe_ratio"})
+
+
+def test_hit_rate_and_auc_by_counting() -> None:
+    """Against loops over rows and over pairs of pairs, with ties and a mask."""
+    torch.manual_seed(11)
+    relevance = torch.randint(0, 4, (6, 5)).double()
+    match, mask = (torch.rand(6, 5) < 0.3).double(), (torch.rand(6, 5) < 0.8).double()
+    match[0, 0] = mask[0, 0] = 1
+    rows = []
+    for row in range(6):
+        counted = [j for j in range(5) if mask[row, j]]
+        if any(match[row, j] for j in counted):
+            top = max(float(relevance[row, j]) for j in counted)
+            best = [j for j in counted if float(relevance[row, j]) == top]
+            rows.append(sum(float(match[row, j]) for j in best) / len(best))
+    assert evaluation.hit_rate(relevance, match, mask=mask) == pytest.approx(sum(rows) / len(rows))
+    inside = [(float(relevance[i, j]), bool(match[i, j])) for i in range(6) for j in range(5) if mask[i, j]]
+    won = [(x > y) + 0.5 * (x == y) for x, true in inside if true for y, other in inside if not other]
+    assert evaluation.roc_auc(relevance, match, mask=mask) == pytest.approx(sum(won) / len(won))
+    assert evaluation.roc_auc(torch.ones(6, 5), match) == 0.5
+    assert evaluation.roc_auc(match, match) == 1.0 == evaluation.hit_rate(match, match)
+    with pytest.raises(InputError, match="every pair"):
+        evaluation.roc_auc(relevance, torch.ones(6, 5))

@@ -9,6 +9,8 @@ matches are a 0/1 matrix shaped like the relevance, [regions of a, regions of b]
 | does it add up to the score? | `conservation` | unattributed share 0 | 1 | 2 |
 | do its pairs carry the score? | `deletion`, `insertion` | least, most area | between | most, least |
 | does it match corresponding points (stereo, a known warp)? | `correspondence` | signed share 1 | 0 | −1 |
+| is the strongest partner of a region a true match? | `hit_rate` | 1 | share of matches | 0 |
+| do true matches have more relevance than others? | `roc_auc` | 1 | ½ | 0 |
 | does it point to a pasted patch? | `pointing_game` | signed share 1 | 0 | −1 |
 | does it depend on the model? | `randomization` | 0 | 0 | 1 if it ignores the model |
 | is it stable under small noise? | `stability` | 1 | 0 | −1 |
@@ -42,12 +44,14 @@ from bilrp.evaluation.metrics import (
     cosine,
     deletion,
     get_relevance,
+    hit_rate,
     insertion,
     insertion_order,
     rank_correlation,
     relevance_share,
     removal_order,
     replace_regions,
+    roc_auc,
 )
 from bilrp.evaluation.sanity_checks import (
     Method,
@@ -76,6 +80,7 @@ __all__ = [
     "deletion",
     "disparity_pixel_map",
     "get_relevance",
+    "hit_rate",
     "insertion",
     "insertion_order",
     "match_pasted_regions",
@@ -89,6 +94,7 @@ __all__ = [
     "relevance_share",
     "removal_order",
     "replace_regions",
+    "roc_auc",
     "stability",
     "tune",
     "warp_image",

@@ -192,10 +192,7 @@ def integrated_hessians(
     sides = trace_inputs(encoder, a, b, regions)
     with torch.no_grad(), progress_bar(progress) as bar:
         decompositions = [
-            side.build_decomposition(
-                _integrate_gradients(side, steps, baseline, bar), f"integrated_hessians({steps})"
-            )
-            for side in sides
+            integrate_gradients(side, steps=steps, baseline=baseline, bar=bar) for side in sides
         ]
     return pair(*decompositions, similarity=similarity)
 
@@ -223,8 +220,9 @@ class TracedInput:
 def trace_inputs(
     encoder: EncoderOrPair, a: InputLike, b: InputLike, regions: RegionSpecs | None
 ) -> tuple[TracedInput, TracedInput]:
+    """Read both inputs and record the encoders' runs on them."""
     first, second = (
-        _trace_input(side_encoder, raw_input, spec)
+        trace_input(side_encoder, raw_input, spec)
         for side_encoder, raw_input, spec in zip(
             resolve_encoders(encoder, a, b), (a, b), as_spec_pair(regions), strict=True
         )
@@ -232,7 +230,8 @@ def trace_inputs(
     return first, second
 
 
-def _trace_input(encoder: Encoder, raw_input: InputLike, spec: RegionSpec | None) -> TracedInput:
+def trace_input(encoder: Encoder, raw_input: InputLike, spec: RegionSpec | None) -> TracedInput:
+    """Read an input and record the encoder's run on it."""
     item = read_item(encoder, raw_input)
     with torch.no_grad():
         tape = encoder.record(item.x, item.model_input)
@@ -271,8 +270,10 @@ def _pull_gradients(program: Program, seeds: Tensor) -> Tensor:
     return seeds.new_zeros(len(seeds), program.x.numel()) if back is None else back.flatten(1)
 
 
-def _integrate_gradients(side: TracedInput, steps: int, baseline: float | Tensor, bar: Progress) -> Tensor:
-    """Return integrated gradients of every coordinate, summed over regions: [regions, h]."""
+def integrate_gradients(
+    side: TracedInput, *, steps: int, baseline: float | Tensor = 0.0, bar: Progress
+) -> Decomposition:
+    """Return integrated gradients of every coordinate, summed over regions, as the parts of one input."""
     start = _baseline_input(side.x, baseline)
     difference = side.x - start
     nodes, weights = np.polynomial.legendre.leggauss(steps)
@@ -284,7 +285,7 @@ def _integrate_gradients(side: TracedInput, steps: int, baseline: float | Tensor
         program = replace(freeze(simplify(tape), composites.hessian_product()), x=difference)
         total += float(weight) * densify(compute_parts(program, side.regions)[0][program.output.value])
         bar.advance()
-    return total
+    return side.build_decomposition(total, f"integrated_hessians({steps})")
 
 
 def _baseline_input(x: Tensor, baseline: float | Tensor) -> Tensor:

@@ -60,10 +60,7 @@ def last_layer(
     True
     """
     with torch.no_grad():
-        decompositions = [
-            side.build_decomposition(find_last(side.tape).push_regions(side.regions), "last_layer")
-            for side in trace_inputs(encoder, a, b, regions)
-        ]
+        decompositions = [decompose_last_layer(side) for side in trace_inputs(encoder, a, b, regions)]
     return pair(*decompositions, similarity=similarity)
 
 
@@ -100,19 +97,8 @@ def occlusion(
     True
     """
     sides = trace_inputs(encoder, a, b, regions)
-    with torch.no_grad(), progress_bar(progress) as bar:
-        covered = [_embed_covered(side, fill, bar) for side in sides]
-    decompositions = [
-        replace(
-            side.build_decomposition(side.tape.result.flatten() - embeddings, "occlusion"),
-            shape=tuple(side.tape.result.shape),
-        )
-        for side, embeddings in zip(sides, covered, strict=True)
-    ]
-    explanation = pair(*decompositions, similarity=similarity)
-    scores = _score_table(similarity, decompositions, covered)
-    relevance = scores[:1, :1] - scores[1:, :1] - scores[:1, 1:] + scores[1:, 1:]
-    return replace(explanation, relevance=relevance.to(explanation.relevance), self_terms=None)
+    with progress_bar(progress) as bar:
+        return pair_covered(*(cover_regions(side, fill, bar) for side in sides), similarity=similarity)
 
 
 def pairx(
@@ -170,6 +156,35 @@ def pairx(
         return replace(explanation, relevance=shares[0] @ matches @ shares[1].T, self_terms=None)
 
 
+def decompose_last_layer(side: TracedInput) -> Decomposition:
+    """Return the decomposition of one input by positions of its last feature map or hidden states."""
+    return side.build_decomposition(find_last(side.tape).push_regions(side.regions), "last_layer")
+
+
+def cover_regions(side: TracedInput, fill: Fill | None, bar: Progress) -> Decomposition:
+    """Return the decomposition with parts φ(x) − φ(x∖I) of one input.
+
+    Args:
+        side: the input.
+        fill: what covers a region, as for `occlusion`.
+        bar: advanced by each region.
+    """
+    with torch.no_grad():
+        covered = _embed_covered(side, fill, bar)
+    parts = side.tape.result.flatten() - covered
+    return replace(side.build_decomposition(parts, "occlusion"), shape=tuple(side.tape.result.shape))
+
+
+def pair_covered(
+    a: Decomposition, b: Decomposition, *, similarity: str | Similarity | None = None
+) -> Explanation:
+    """Return the second differences of the score from two decompositions of `cover_regions`."""
+    explanation = pair(a, b, similarity=similarity)
+    scores = _score_table(_resolve(similarity, [a, b]), a, b)
+    relevance = scores[:1, :1] - scores[1:, :1] - scores[:1, 1:] + scores[1:, 1:]
+    return replace(explanation, relevance=relevance.to(explanation.relevance), self_terms=None)
+
+
 def match_mutually(
     a: Float[Tensor, "positions_a channels"], b: Float[Tensor, "positions_b channels"]
 ) -> Float[Tensor, "positions_a positions_b"]:
@@ -206,18 +221,15 @@ def _resolve(similarity: str | Similarity | None, sides: list[Decomposition]) ->
 
 
 def _score_table(
-    similarity: str | Similarity | None, sides: list[Decomposition], covered: list[Tensor]
+    similarity: Similarity, a: Decomposition, b: Decomposition
 ) -> Float[Tensor, "inputs_a inputs_b"]:
     """Return the scores of both inputs, whole (number 0) and covered at each region, in float64."""
-    chosen = _resolve(similarity, sides)
-    a, b = (
-        torch.cat([side.embedding[None], each]).double() for side, each in zip(sides, covered, strict=True)
-    )
-    if not chosen.needs_only_products or chosen.has_self_terms:
-        return torch.tensor([[chosen.score(p, q) for q in b] for p in a], dtype=torch.float64)
-    if chosen.unit_form is not None:
-        a, b = (torch.nn.functional.normalize(each, dim=1) for each in (a, b))
-    return a @ b.T
+    p, q = (torch.cat([d.embedding[None], d.embedding - d.parts]).double() for d in (a, b))
+    if not similarity.needs_only_products or similarity.has_self_terms:
+        return torch.tensor([[similarity.score(x, y) for y in q] for x in p], dtype=torch.float64)
+    if similarity.unit_form is not None:
+        p, q = (torch.nn.functional.normalize(each, dim=1) for each in (p, q))
+    return p @ q.T
 
 
 def _embed_covered(side: TracedInput, fill: Fill | None, bar: Progress) -> Float[Tensor, "regions h"]:

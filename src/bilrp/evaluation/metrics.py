@@ -91,20 +91,66 @@ def relevance_share(
     >>> relevance_share(torch.eye(3), torch.eye(3))
     RelevanceShare(positive=1.0, signed=1.0, chance=0.3333333333333333)
     """
-    relevance = to_float64(get_relevance(explanation))
-    match = match.to(relevance)
-    if match.shape != relevance.shape:
-        raise InputError(f"match has shape {tuple(match.shape)}, the relevance {tuple(relevance.shape)}")
-    counted = torch.ones_like(relevance) if mask is None else mask.to(relevance).expand_as(relevance)
-    match, relevance = match * counted, relevance * counted
-    if not bool(match.any()):
-        raise InputError("no pair of regions matches: the share is not defined")
+    relevance, match, counted = _masked(explanation, match, mask)
+    relevance = relevance * counted
     positive = relevance.clamp(min=0)
     return RelevanceShare(
         positive=safe_ratio((positive * match).sum(), positive.sum()),
         signed=safe_ratio((relevance * match).sum(), relevance.abs().sum()),
         chance=float(match.sum() / counted.sum()),
     )
+
+
+def hit_rate(explanation: Explanation | Tensor, match: Tensor, *, mask: Tensor | None = None) -> float:
+    """Return how often the strongest partner of a region is a true match, over the rows that have one.
+
+    Of several equally strong partners, the fraction that match is counted, so constant relevance scores chance.
+
+    Args:
+        explanation: an explanation or its relevance [regions of a, regions of b].
+        match: 0/1 matrix of true matches, of the same shape.
+        mask: 0/1 matrix of the pairs to count; all by default.
+
+    >>> hit_rate(torch.tensor([[2.0, 1.0], [3.0, 1.0]]), torch.eye(2))
+    0.5
+    """
+    relevance, match, counted = _masked(explanation, match, mask)
+    relevance = relevance.masked_fill(counted == 0, -torch.inf)
+    best = (relevance == relevance.amax(1, keepdim=True)).double() * counted
+    rows = match.any(1)
+    return float(((best * match).sum(1) / best.sum(1).clamp(min=1))[rows].mean())
+
+
+def roc_auc(explanation: Explanation | Tensor, match: Tensor, *, mask: Tensor | None = None) -> float:
+    """Return the area under the ROC curve: how often a true match has more relevance than another pair; ties count half.
+
+    Args:
+        explanation, match, mask: as for `hit_rate`.
+
+    >>> roc_auc(torch.tensor([[2.0, 1.0], [3.0, 1.0]]), torch.eye(2))
+    0.375
+    """
+    relevance, match, counted = _masked(explanation, match, mask)
+    inside = counted.flatten() > 0
+    ranks, is_match = _ranks(relevance.flatten()[inside]), match.flatten()[inside] > 0
+    positives, negatives = int(is_match.sum()), int((~is_match).sum())
+    if not negatives:
+        raise InputError("every pair of regions matches: the area is not defined")
+    return (float(ranks[is_match].sum()) - positives * (positives - 1) / 2) / (positives * negatives)
+
+
+def _masked(
+    explanation: Explanation | Tensor, match: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return relevance, matches among the counted pairs, and which pairs are counted, in float64."""
+    relevance = to_float64(get_relevance(explanation))
+    if match.shape != relevance.shape:
+        raise InputError(f"match has shape {tuple(match.shape)}, the relevance {tuple(relevance.shape)}")
+    counted = torch.ones_like(relevance) if mask is None else mask.to(relevance).expand_as(relevance)
+    match = match.to(relevance) * counted
+    if not bool(match.any()):
+        raise InputError("no pair of regions matches: the share is not defined")
+    return relevance, match, counted
 
 
 # ---------------------------------------------------------------- conservation
