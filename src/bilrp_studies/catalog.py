@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from bilrp.errors import InputError
+from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.captions.settings import CaptionsSettings
 from bilrp_studies.common.study import Study
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
@@ -72,6 +73,12 @@ STUDIES = (
         "Which rules say something about networks with batch norm, and does MobileNetV2 agree with VGG-16?",
         VisionSettings,
         "bilrp_studies.vision.study:run",
+    ),
+    Study(
+        "arena",
+        "Which method finds what is known to match? Nine methods, photographs and texts, six encoders.",
+        ArenaSettings,
+        "bilrp_studies.arena.study:run",
     ),
 )
 

@@ -139,7 +139,7 @@ def pairx(
     sides = trace_inputs(encoder, a, b, regions)
     explanation = pair(*(_empty_decomposition(side, "pairx") for side in sides), similarity=similarity)
     embeddings = [side.tape.result.flatten() for side in sides]
-    targets = _paired_vectors(_resolve(similarity, [explanation.a, explanation.b]), *embeddings)
+    targets = paired_vectors(_resolve(similarity, [explanation.a, explanation.b]), *embeddings)
     with torch.no_grad():
         left, right = (find_middle(side.tape, rules) for side in sides)
         if left.vectors.shape[1] != right.vectors.shape[1]:
@@ -200,7 +200,7 @@ def match_mutually(
     return (first * second).to(a)
 
 
-def _paired_vectors(similarity: Similarity, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def paired_vectors(similarity: Similarity, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Return v and v' with y = ⟨φ, v⟩ = ⟨φ', v'⟩: what the similarity pairs each embedding with, norms frozen."""
     form = similarity.relevance_fn(a, b)
     with torch.enable_grad():

@@ -1,0 +1,213 @@
+"""Known matches between photographs: warps that move everything by more than a region, planted objects, boxes of a class."""
+
+from __future__ import annotations
+
+import random
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bilrp import evaluation
+from bilrp.encoder import Encoder, read_item
+from bilrp.errors import InputError
+from bilrp.inputs import Image
+from bilrp.regions import Regions, grid
+from bilrp_studies.arena.settings import ArenaSettings
+from bilrp_studies.arena.truth import Case
+
+WARPS = ("shift", "mirror", "zoom", "rotation", "crop")
+TOLERANCE = 0.5  # of a region beyond its border: the centre is within one region of the exact position
+OBJECT_REGIONS = 3  # side of a planted object
+MIN_BOX_REGIONS, MAX_BOX_FRACTION = 2, 0.6  # regions that a class must cover, and fraction it may cover
+
+
+@dataclass(frozen=True, eq=False)
+class Photograph:
+    """A photograph as the encoder's input, with the boxes of each class of objects in it, in pixels of the input."""
+
+    path: Path
+    x: Tensor
+    boxes: dict[str, list[tuple[float, float, float, float]]]  # (top, left, bottom, right)
+
+
+def warp_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
+    """Yield each photograph with itself shifted, mirrored, shrunk, rotated and cropped.
+
+    Only regions that move by more than a region count: relevance on the same place is never right.
+    """
+    for number, path in enumerate(choose_photographs(settings)):
+        photograph = read_photograph(encoder, path)
+        x, regions = photograph.x, grid(settings.regions)(photograph.x)
+        for kind in WARPS:
+            matrix = warp_matrix(kind, (x.shape[2], x.shape[3]), settings.regions)
+            pixel_map = evaluation.warp_pixel_map(matrix, (x.shape[2], x.shape[3]))
+            match, mask = evaluation.match_regions(pixel_map, regions, regions, tolerance=TOLERANCE)
+            mask = mask * (1 - match.diag()[:, None])
+            if bool((match * mask).any()):
+                yield Case(f"warp: {kind}", x, evaluation.warp_image(x, matrix), match, mask, group=number)
+
+
+def warp_matrix(kind: str, size: tuple[int, int], region: int) -> Tensor:
+    """Return the matrix of a warp; see `evaluation.affine_matrix`.
+
+    Args:
+        kind: one of WARPS.
+        size: (height, width) of the image.
+        region: side of a region in pixels.
+    """
+    if kind == "shift":
+        return evaluation.affine_matrix(shift=(1.5 * region, 2.5 * region), size=size)
+    if kind == "mirror":
+        return evaluation.affine_matrix(flip=True, size=size)
+    if kind == "zoom":
+        return evaluation.affine_matrix(zoom=0.5, size=size)
+    if kind == "rotation":
+        return evaluation.affine_matrix(rotate=30.0, zoom=0.8, size=size)
+    height, width = (0.25 * (side - 1) for side in size)  # the top left two thirds, enlarged
+    return evaluation.affine_matrix(zoom=1.5, shift=(height, width), size=size)
+
+
+def object_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
+    """Yield pairs of blurred photographs with one object cut out of a third, in opposite corners."""
+    paths = choose_photographs(settings)
+    background = [read_photograph(encoder, path) for path in choose_photographs(settings, offset=1)]
+    side = settings.regions * OBJECT_REGIONS
+    blur = evaluation.blur_baseline(settings.regions)
+    for number, path in enumerate(paths):
+        photograph = read_photograph(encoder, path)
+        boxes = [box for each in photograph.boxes.values() for box in each]
+        if not boxes:
+            continue
+        top, left, bottom, right = (round(v) for v in max(boxes, key=_area))
+        cut = photograph.x[:, :, max(top, 0) : bottom, max(left, 0) : right]
+        patch = F.interpolate(cut, (side, side), mode="bilinear", antialias=True)[0]
+        a, b = (blur(background[(number + k) % len(background)].x) for k in (0, 1))
+        last = [(n // settings.regions) * settings.regions - side for n in a.shape[2:]]
+        corners = [(0, 0), (last[0], last[1])] if number % 2 else [(0, last[1]), (last[0], 0)]
+        a, b, where = evaluation.paste_patch(a, b, patch=patch, at_a=corners[0], at_b=corners[1])
+        regions = grid(settings.regions)(a)
+        match = evaluation.match_pasted_regions(where, regions, regions)
+        yield Case("planted object", a, b, match, torch.ones_like(match), group=number)
+
+
+def class_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
+    """Yield pairs of photographs with an object of one class; regions in its boxes should go with regions in its boxes."""
+    number = 0
+    for first, second, kind in shuffle_class_pairs(settings):
+        sides = [read_photograph(encoder, path) for path in (first, second)]
+        inside = [
+            regions_in_boxes(grid(settings.regions)(side.x), side.boxes.get(kind, [])) for side in sides
+        ]
+        if all(MIN_BOX_REGIONS <= each.sum() <= MAX_BOX_FRACTION * len(each) for each in inside):
+            match = torch.outer(*inside)
+            yield Case(
+                "class", sides[0].x, sides[1].x, match, torch.ones_like(match), group=number, cover=True
+            )
+            number += 1
+        if number == settings.photographs:
+            return
+
+
+def regions_in_boxes(regions: Regions, boxes: list[tuple[float, float, float, float]]) -> Tensor:
+    """Return 1 for each region of which more than half is inside the boxes."""
+    height, width = regions.labels.shape[-2:]
+    inside = torch.zeros(height, width)
+    for top, left, bottom, right in boxes:
+        inside[max(0, round(top)) : max(0, round(bottom)), max(0, round(left)) : max(0, round(right))] = 1
+    expanded = inside.expand(regions.labels.shape)[None, None]
+    sums, sizes = (regions.pool(each)[0] for each in (expanded, torch.ones_like(expanded)))
+    return (sums > sizes / 2).float()
+
+
+def choose_photographs(settings: ArenaSettings, offset: int = 0) -> list[Path]:
+    """Return photographs at equal distances in the list of all; another `offset` gives others."""
+    every = list_photographs(settings.data)
+    step = max(1, len(every) // settings.photographs)
+    return [
+        every[(n * step + step // 2 + offset) % len(every)]
+        for n in range(min(settings.photographs, len(every)))
+    ]
+
+
+def shuffle_class_pairs(settings: ArenaSettings) -> list[tuple[Path, Path, str]]:
+    """Return pairs of photographs that have a class in common, first those whose photographs are in no earlier pair."""
+    by_class: dict[str, list[Path]] = {}
+    for path in list_photographs(settings.data):
+        for kind in {name for name, _ in read_annotation(path)[1]}:
+            by_class.setdefault(kind, []).append(path)
+    rng = random.Random(settings.seed)
+    pairs = [
+        (first, second, kind) for kind, paths in sorted(by_class.items()) for first, second in pairwise(paths)
+    ]
+    rng.shuffle(pairs)
+    used: set[Path] = set()
+    fresh, rest = [], []
+    for each in pairs:
+        (rest if used & {each[0], each[1]} else fresh).append(each)
+        used |= {each[0], each[1]}
+    return [*fresh, *rest]
+
+
+def list_photographs(data: Path) -> list[Path]:
+    """Return the photographs that have an annotation."""
+    folder = data / "pascal_voc"
+    found = [
+        path
+        for path in sorted((folder / "images").glob("*.jpg"))
+        if (folder / "annotations" / f"{path.stem}.xml").is_file()
+    ]
+    if len(found) < 3:
+        raise InputError(
+            f"{folder}: at least three photographs with annotations are needed (images, annotations)"
+        )
+    return found
+
+
+@cache
+def read_annotation(path: Path) -> tuple[tuple[float, float], list[tuple[str, tuple[float, ...]]]]:
+    """Return ((width, height), [(class, (left, top, right, bottom))]) of a photograph's annotation file."""
+    root = ElementTree.parse(path.parents[1] / "annotations" / f"{path.stem}.xml").getroot()
+
+    def number(parent: ElementTree.Element, name: str) -> float:
+        return float(parent.findtext(name) or "nan")
+
+    objects = []
+    for each in root.iter("object"):
+        box = each.find("bndbox")
+        if box is not None:
+            corners = tuple(number(box, name) for name in ("xmin", "ymin", "xmax", "ymax"))
+            objects.append((each.findtext("name") or "", corners))
+    size = root.find("size")
+    assert size is not None, path
+    return (number(size, "width"), number(size, "height")), objects
+
+
+def read_photograph(encoder: Encoder, path: Path) -> Photograph:
+    """Read a photograph for an encoder, and map its boxes to the encoder's input."""
+    item = read_item(encoder, path)
+    assert isinstance(item.view, Image)
+    (width, height), objects = read_annotation(path)
+    left, top, right, bottom = item.view.box  # of the input, in pixels of the view
+    scale = item.view.size[0] / width, item.view.size[1] / height
+    across, down = item.x.shape[3] / (right - left), item.x.shape[2] / (bottom - top)
+    boxes: dict[str, list[tuple[float, float, float, float]]] = {}
+    for kind, (x0, y0, x1, y1) in objects:
+        box = (
+            (y0 * scale[1] - top) * down,
+            (x0 * scale[0] - left) * across,
+            (y1 * scale[1] - top) * down,
+            (x1 * scale[0] - left) * across,
+        )
+        boxes.setdefault(kind, []).append(box)
+    return Photograph(path, item.x, boxes)
+
+
+def _area(box: tuple[float, float, float, float]) -> float:
+    return (box[2] - box[0]) * (box[3] - box[1])

@@ -1,0 +1,181 @@
+"""The report of the arena: where the default is behind, then every method on every ground truth with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bilrp.render.report import Paragraph, Report, Section, Table, pluralize
+from bilrp_studies.arena.methods import OUR_METHOD
+from bilrp_studies.arena.settings import ArenaSettings
+from bilrp_studies.common.bootstrap import block_bootstrap_mean
+
+Row = Mapping[str, Any]
+Values = dict[tuple[str, str], dict[str, dict[str, dict[int, list[float]]]]]
+"""(encoder, truth) → measure → method → group → one value per pair."""
+
+MATCH_MEASURES = ("× chance", "signed", "hit", "AUC")
+COVER_MEASURES = ("fall",)
+MEANINGS = {
+    "× chance": "positive relevance on true matches, as a multiple of what constant relevance has",
+    "signed": "relevance on true matches over the sum of absolute relevance; noise that cancels has 0",
+    "hit": "how often the strongest partner of a region (of a chunk, of a word) is a true match",
+    "AUC": "how often a true match has more relevance than another pair",
+    "fall": "by how much the score falls when the three first findings are covered, one side at a time",
+    "covered": "fraction of the regions that these findings cover; not compared",
+    "unattributed": "share of the score that no pair of regions has; not compared",
+}
+
+
+def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
+    """Build the report from the measures of every method on every pair."""
+    values = collect_values(rows)
+    table = summarize_values(values, settings)
+    comparisons = compare_methods(values, settings)
+    first = covering_first(rows)
+    results = {
+        "settings": settings.result_options(),
+        "table": {f"{encoder} | {truth}": by for (encoder, truth), by in table.items()},
+        "comparisons": comparisons,
+        "covering_first": first,
+        "rows": list(rows),
+    }
+    behind = [each for each in comparisons if each["verdict"] == "behind"]
+    lower = [_comparison_table(comparisons, verdict) for verdict in ("behind", "unclear")]
+    sections = [
+        Section("Where the default is behind", lower),
+        *(Section(f"{encoder}: {truth}", [_truth_table(by)]) for (encoder, truth), by in table.items()),
+        Section("How it was measured", [Paragraph(f"{name}: {text}.") for name, text in MEANINGS.items()]),
+    ]
+    ahead = sum(each["verdict"] == "ahead" for each in comparisons)
+    summary = (
+        f"The default is behind another method in {pluralize(len(behind), 'comparison')}, ahead in {ahead}, and not told "
+        f"apart in {len(comparisons) - ahead - len(behind)} (95 % bootstrap intervals of the difference)."
+    )
+    if first:
+        said = ", ".join(f"{encoder} {share:.0%}" for encoder, share in first.items())
+        summary += (
+            f" Covering its three first findings lowers the score more than any other's: {said} of pairs."
+        )
+    return Report("Which method finds what is known to match?", summary, sections, results)
+
+
+def collect_values(rows: Iterable[Row]) -> Values:
+    """Return the values by encoder and truth; warps of all kinds together and apart."""
+    values: Values = {}
+    for row in rows:
+        truths = [row["truth"], "warp"] if row["truth"].startswith("warp: ") else [row["truth"]]
+        for truth in truths:
+            by = values.setdefault((row["encoder"], truth), {})
+            for method, measures in row["methods"].items():
+                for measure, value in measures.items():
+                    groups = by.setdefault(measure, {}).setdefault(method, {})
+                    groups.setdefault(row["group"], []).append(value)
+    return values
+
+
+def summarize_values(values: Values, settings: ArenaSettings) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return {(encoder, truth): {method: {measure: {"mean", "low", "high", "pairs"}}}}; groups are resampled."""
+    table: dict[tuple[str, str], dict[str, Any]] = {}
+    for key, by_measure in values.items():
+        for measure, by_method in by_measure.items():
+            for method, groups in by_method.items():
+                interval = _interval(group_means(groups), settings) | {
+                    "pairs": sum(map(len, groups.values()))
+                }
+                table.setdefault(key, {}).setdefault(method, {})[measure] = interval
+    return table
+
+
+def compare_methods(values: Values, settings: ArenaSettings) -> list[dict[str, Any]]:
+    """Return the difference default − other with its interval, for every truth, measure and method: losses first."""
+    found = []
+    for (encoder, truth), by_measure in values.items():
+        if truth.startswith("warp: "):
+            continue
+        for measure in (*MATCH_MEASURES, *COVER_MEASURES):
+            by_method = by_measure.get(measure, {})
+            ours = by_method.get(OUR_METHOD)
+            for method, groups in by_method.items():
+                if ours is None or method == OUR_METHOD:
+                    continue
+                both = zip(group_means(ours), group_means(groups), strict=True)
+                difference = _interval([x - y for x, y in both], settings)
+                verdict = (
+                    "behind" if difference["high"] < 0 else "ahead" if difference["low"] > 0 else "unclear"
+                )
+                means = [sum(group_means(each)) / len(each) for each in (ours, groups)]
+                found.append(
+                    {
+                        "encoder": encoder, "truth": truth, "measure": measure, "other": method, "verdict": verdict,
+                        "ours": means[0], "theirs": means[1], "difference": difference,
+                    }
+                )  # fmt: skip
+    order = {"behind": 0, "unclear": 1, "ahead": 2}
+    return sorted(found, key=lambda each: (order[each["verdict"]], each["difference"]["mean"]))
+
+
+def covering_first(rows: Iterable[Row]) -> dict[str, float]:
+    """Return, by encoder, the share of pairs whose score falls most when the default's first findings are covered."""
+    wins: dict[str, list[bool]] = {}
+    for row in rows:
+        falls = {name: each["fall"] for name, each in row["methods"].items() if "fall" in each}
+        if OUR_METHOD in falls:
+            others = [fall for name, fall in falls.items() if name != OUR_METHOD]
+            wins.setdefault(row["encoder"], []).append(falls[OUR_METHOD] > max(others))
+    return {encoder: sum(each) / len(each) for encoder, each in wins.items()}
+
+
+def group_means(groups: Mapping[int, Sequence[float]]) -> list[float]:
+    """Return the mean of each group.
+
+    >>> group_means({0: [1.0, 3.0], 1: [5.0]})
+    [2.0, 5.0]
+    """
+    return [sum(values) / len(values) for _, values in sorted(groups.items())]
+
+
+def _interval(values: Sequence[float], settings: ArenaSettings) -> dict[str, float]:
+    return block_bootstrap_mean(values, resamples=settings.resamples, seed=settings.seed)
+
+
+def _comparison_table(comparisons: Sequence[Mapping[str, Any]], verdict: str) -> Table | Paragraph:
+    chosen = [
+        each
+        for each in comparisons
+        if each["verdict"] == verdict and (verdict == "behind" or each["difference"]["mean"] < 0)
+    ]
+    if not chosen:
+        return Paragraph("In no comparison." if verdict == "behind" else "No other mean is higher.")
+    rows = [
+        (
+            each["encoder"], each["truth"], each["measure"], each["other"], each["ours"], each["theirs"],
+            format_interval(each["difference"]),
+        )
+        for each in chosen
+    ]  # fmt: skip
+    told = (
+        "The interval of the difference is below 0." if verdict == "behind" else "Lower, but within chance."
+    )
+    return Table(
+        ("encoder", "truth", "measure", "other method", "default", "other", "difference"), rows, told
+    )
+
+
+def _truth_table(by_method: Mapping[str, Mapping[str, Any]]) -> Table:
+    measures = [name for name in MEANINGS if any(name in each for each in by_method.values())]
+    pairs = next(iter(next(iter(by_method.values())).values()))["pairs"]
+    rows = [
+        (method, *(format_interval(each[name]) if name in each else None for name in measures))
+        for method, each in by_method.items()
+    ]
+    return Table(("method", *measures), rows, f"Mean and 95 % interval over {pluralize(pairs, 'pair')}.")
+
+
+def format_interval(value: Mapping[str, float]) -> str:
+    """Return a mean and its interval as text.
+
+    >>> format_interval({"mean": 0.5, "low": 0.25, "high": 0.75})
+    '0.50 [0.25, 0.75]'
+    """
+    return f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"

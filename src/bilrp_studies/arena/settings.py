@@ -1,0 +1,32 @@
+"""Settings of the arena."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bilrp_studies.common.study import Settings, option, path_option
+
+ENCODERS = "vgg16:31,resnet50,mobilenet,efficientnet,minilm,gte-small"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArenaSettings(Settings):
+    """Data, encoders, and the number of photographs and texts for each ground truth."""
+
+    data: Path = path_option(
+        help="Folder with pascal_voc (images, annotations), ists (*.wa), stsb, and encoders' folders."
+    )
+    out: Path = path_option(
+        Path("out/arena"), "Folder for the report; an interrupted study goes on from there."
+    )
+    encoders: str = option(ENCODERS, "Names, or folders inside DATA, with commas between.", metavar="NAMES")
+    photographs: int = option(20, "Photographs for warps, objects and pairs of a class, each.", minimum=1)
+    sentences: int = option(100, "Pairs of iSTS, and of sentences with planted words at most 40.", minimum=2)
+    steps: int = option(300, "Training steps for noun matching; 0 leaves it out.", minimum=0)
+    integration_steps: int = option(4, "Points on the path of integrated Jacobians.", minimum=1)
+    entry: str = option("", "A method of your own, package.module:function.", metavar="NAME")
+    size: int = option(224, "Pictures are scaled to SIZE × SIZE pixels, except for folders.", minimum=64)
+    regions: int = option(32, "Side of a region in pixels.", minimum=8)
+    resamples: int = option(2000, "Draws behind each interval.", minimum=1)
+    seed: int = option(0, "Same seed, same numbers.", minimum=0)
