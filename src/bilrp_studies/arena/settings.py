@@ -22,10 +22,13 @@ class ArenaSettings(Settings):
     )
     encoders: str = option(ENCODERS, "Names, or folders inside DATA, with commas between.", metavar="NAMES")
     photographs: int = option(20, "Photographs for warps, objects and pairs of a class, each.", minimum=1)
-    sentences: int = option(100, "Pairs of iSTS, and of sentences with planted words at most 40.", minimum=2)
+    sentences: int = option(100, "Pairs of sentences of iSTS and with shared nouns, each.", minimum=2)
+    planted: int = option(20, "Words planted into unrelated sentences.", minimum=2, maximum=40)
     steps: int = option(300, "Training steps for noun matching; 0 leaves it out.", minimum=0)
     integration_steps: int = option(4, "Points on the path of integrated Jacobians.", minimum=1)
-    entry: str = option("", "A method of your own, package.module:function.", metavar="NAME")
+    entry: str = option(
+        "", "Methods of your own, package.module:function, with commas between.", metavar="NAMES"
+    )
     size: int = option(224, "Pictures are scaled to SIZE × SIZE pixels, except for folders.", minimum=64)
     regions: int = option(32, "Side of a region in pixels.", minimum=8)
     resamples: int = option(2000, "Draws behind each interval.", minimum=1)

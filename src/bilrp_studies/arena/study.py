@@ -113,8 +113,8 @@ def measure_truth(
     assert isinstance(encoder.module, nn.Module)
     is_text = is_text_encoder(encoder)
     methods = (text_methods if is_text else image_methods)(settings.integration_steps)
-    if settings.entry:
-        methods[settings.entry] = load_entry(settings.entry)
+    for entry in filter(None, settings.entry.split(",")):
+        methods[entry] = load_entry(entry)
     regions = None if is_text else grid(settings.regions)
     origin = {"weights": hash_weights(encoder.module), "version": CACHE_VERSION, "regions": settings.regions}
     cases = list(truth(encoder, settings))

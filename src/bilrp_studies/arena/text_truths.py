@@ -52,7 +52,7 @@ def chunk_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
 def planted_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
     """Yield pairs of unrelated sentences with a word in common, or a word and its synonym."""
     for name, synonyms in (("planted word", False), ("planted synonym", True)):
-        pairs = sts_data.plant_words(min(settings.sentences, len(sts_data.SYNONYMS)), synonyms=synonyms)
+        pairs = sts_data.plant_words(settings.planted, synonyms=synonyms)
         for number, (a, b) in enumerate(pairs):
             first, second = sts_data.SYNONYMS[number]
             wanted = {first}, {second if synonyms else first}
