@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bilrp import baselines
 from bilrp.decomposition import Decomposition
-from bilrp.encoder import Encoder
+from bilrp.encoder import Encoder, read_item, resolve_regions
 from bilrp.errors import InputError
 from bilrp.evaluation.baselines import TracedInput, integrate_gradients, trace_input, trace_inputs
 from bilrp.evaluation.feature_baselines import (
@@ -160,7 +160,7 @@ def grad_cam(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Te
 
 def same_place(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Tensor:
     """Return relevance that ignores content: 1 for regions at the same place, less by distance, from 0 to 1."""
-    first, second = (_centres(trace_input(encoder, x, regions).regions) for x in (a, b))
+    first, second = (_centres(_read_regions(encoder, x, regions)[1]) for x in (a, b))
     return 1 - torch.cdist(first, second) / first.shape[1] ** 0.5
 
 
@@ -174,10 +174,14 @@ def _centres(regions: Regions) -> Tensor:
 
 def random_relevance(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Tensor:
     """Return normal relevance, the same for the same inputs."""
-    first, second = (trace_input(encoder, x, regions) for x in (a, b))
-    seed = int(1e6 * float(first.x.double().sum() - 2 * second.x.double().sum())) % 2**31
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(first.regions.count, second.regions.count, generator=generator)
+    (x, first), (y, second) = (_read_regions(encoder, each, regions) for each in (a, b))
+    seed = int(1e6 * float(x.double().sum() - 2 * y.double().sum())) % 2**31
+    return torch.randn(first.count, second.count, generator=torch.Generator().manual_seed(seed))
+
+
+def _read_regions(encoder: Encoder, x: Any, regions: RegionSpec | None) -> tuple[Tensor, Regions]:
+    item = read_item(encoder, x)
+    return item.x, resolve_regions(encoder, item, regions)[0]
 
 
 def run_method(

@@ -42,7 +42,7 @@ def warp_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
 
     Only regions that move by more than a region count: relevance on the same place is never right.
     """
-    for number, path in enumerate(choose_photographs(settings)):
+    for number, path in enumerate(shuffle_photographs(settings)[: settings.photographs]):
         photograph = read_photograph(encoder, path)
         x, regions = photograph.x, grid(settings.regions)(photograph.x)
         for kind in WARPS:
@@ -76,11 +76,10 @@ def warp_matrix(kind: str, size: tuple[int, int], region: int) -> Tensor:
 
 def object_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
     """Yield pairs of blurred photographs with one object cut out of a third, in opposite corners."""
-    paths = choose_photographs(settings)
-    background = [read_photograph(encoder, path) for path in choose_photographs(settings, offset=1)]
+    paths = shuffle_photographs(settings)
     side = settings.regions * OBJECT_REGIONS
     blur = evaluation.blur_baseline(settings.regions)
-    for number, path in enumerate(paths):
+    for number, path in enumerate(paths[: settings.photographs]):
         photograph = read_photograph(encoder, path)
         boxes = [box for each in photograph.boxes.values() for box in each]
         if not boxes:
@@ -88,7 +87,7 @@ def object_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
         top, left, bottom, right = (round(v) for v in max(boxes, key=_area))
         cut = photograph.x[:, :, max(top, 0) : bottom, max(left, 0) : right]
         patch = F.interpolate(cut, (side, side), mode="bilinear", antialias=True)[0]
-        a, b = (blur(background[(number + k) % len(background)].x) for k in (0, 1))
+        a, b = (blur(read_photograph(encoder, paths[-1 - (2 * number + k) % len(paths)]).x) for k in (0, 1))
         last = [(n // settings.regions) * settings.regions - side for n in a.shape[2:]]
         corners = [(0, 0), (last[0], last[1])] if number % 2 else [(0, last[1]), (last[0], 0)]
         a, b, where = evaluation.paste_patch(a, b, patch=patch, at_a=corners[0], at_b=corners[1])
@@ -126,14 +125,11 @@ def regions_in_boxes(regions: Regions, boxes: list[tuple[float, float, float, fl
     return (sums > sizes / 2).float()
 
 
-def choose_photographs(settings: ArenaSettings, offset: int = 0) -> list[Path]:
-    """Return photographs at equal distances in the list of all; another `offset` gives others."""
+def shuffle_photographs(settings: ArenaSettings) -> list[Path]:
+    """Return all photographs in random order, of which a study uses the first, and the last as backgrounds."""
     every = list_photographs(settings.data)
-    step = max(1, len(every) // settings.photographs)
-    return [
-        every[(n * step + step // 2 + offset) % len(every)]
-        for n in range(min(settings.photographs, len(every)))
-    ]
+    random.Random(settings.seed).shuffle(every)
+    return every
 
 
 def shuffle_class_pairs(settings: ArenaSettings) -> list[tuple[Path, Path, str]]:
