@@ -2,8 +2,9 @@
 
 Each photograph is compared with itself shifted, mirrored, rotated and enlarged, so that the true partner of every region is
 known. Prints a row of a table: the unattributed share of the score (median), relevance on true matches (positive relevance
-as a multiple of chance, and signed), and hits (how often the strongest partner of a region is a true match). A match is true
-within one region of the exact position. Baselines: products of positions of the last feature map, and the same place.
+as a multiple of chance, and signed), and hits (how often the strongest partner of a region is a true match). A match is
+true within a region of the exact position. Baselines: products of positions of the last feature map, PAIR-X, and the same place.
+`bilrp study arena` has more of both, and counts only what moves by more than a region.
 """
 
 from __future__ import annotations
@@ -18,10 +19,8 @@ from torch import Tensor
 import bilrp
 from bilrp import composites
 from bilrp.encoder import Encoder, read_tensor
-from bilrp.engine.remainder import last_feature_map
-from bilrp.evaluation import correspondences, relevance_share
+from bilrp.evaluation import correspondences, hit_rate, relevance_share
 from bilrp.regions import Regions, grid
-from bilrp.rules.freezing import freeze, prepare_tape
 
 SIZE, REGION_SIDE = 224, 32
 WARPS = {
@@ -37,25 +36,14 @@ def measure(relevance: Tensor, pixel_map: Tensor, regions: Regions) -> tuple[flo
     """Return (multiple of chance, signed share, hits) of a relevance matrix."""
     match, mask = correspondences.match_regions(pixel_map, regions, regions, tolerance=TOLERANCE)
     share = relevance_share(relevance, match, mask=mask)
-    counted = mask[:, 0] > 0
-    hits = match[torch.arange(len(match)), relevance.argmax(1)][counted]
-    return share.positive / share.chance, share.signed, float(hits.mean())
-
-
-def last_map(encoder: Encoder, x: Tensor) -> Tensor:
-    """Return the last feature map as [positions, channels]."""
-    with torch.no_grad():
-        tape = prepare_tape(encoder.record(x), composites.uniform(0.0))
-        key = last_feature_map(freeze(tape, composites.uniform(0.0)))
-        assert key is not None
-        return tape.read_value(key.value)[0].flatten(1).T
+    return share.lift, share.signed, hit_rate(relevance, match, mask=mask)
 
 
 def compare(
     encoder: Encoder, paths: Sequence[Path], composite: composites.Composite | None
 ) -> dict[str, list[list[float]]]:
     """Return {method: [[unattributed, multiple, signed, hits] of each pair]}."""
-    rows: dict[str, list[list[float]]] = {"bilrp": [], "last feature map": [], "same place": []}
+    rows: dict[str, list[list[float]]] = {"bilrp": [], "last layer": [], "PAIR-X": [], "same place": []}
     for path in paths:
         x = read_tensor(encoder, path)
         a = bilrp.decompose(encoder, x, regions=grid(REGION_SIDE), composite=composite)
@@ -66,12 +54,16 @@ def compare(
                 correspondences.warp_image(x, matrix),
             )
             b = bilrp.decompose(encoder, y, regions=grid(REGION_SIDE), composite=composite)
-            explanation = bilrp.pair(a, b, similarity="cosine")
-            unattributed = explanation.unattributed / explanation.score
-            rows["bilrp"].append([unattributed, *measure(explanation.relevance, pixel_map, a.regions)])
-            positions, others = last_map(encoder, x), last_map(encoder, y)
-            if len(positions) == a.regions.count:
-                rows["last feature map"].append([0.0, *measure(positions @ others.T, pixel_map, a.regions)])
+            explanations = {
+                "bilrp": bilrp.pair(a, b, similarity="cosine"),
+                "last layer": bilrp.baselines.last_layer(
+                    encoder, x, y, regions=REGION_SIDE, similarity="cosine"
+                ),
+                "PAIR-X": bilrp.baselines.pairx(encoder, x, y, regions=REGION_SIDE, similarity="cosine"),
+            }
+            for name, explanation in explanations.items():
+                unattributed = explanation.unattributed / explanation.score
+                rows[name].append([unattributed, *measure(explanation.relevance, pixel_map, a.regions)])
             rows["same place"].append([0.0, *measure(torch.eye(a.regions.count), pixel_map, a.regions)])
     return rows
 
