@@ -3,8 +3,8 @@
 Each photograph is compared with itself shifted, mirrored, rotated and enlarged, so that the true partner of every region is
 known. Prints a row of a table: the unattributed share of the score (median), relevance on true matches (positive relevance
 as a multiple of chance, and signed), and hits (how often the strongest partner of a region is a true match). A match is
-true within a region of the exact position. Baselines: products of positions of the last feature map, PAIR-X, and the same place.
-`bilrp study arena` has more of both, and counts only what moves by more than a region.
+true within one region of the exact position. Baselines: products of positions of the last feature map, PAIR-X, and the
+same place. `bilrp study arena` has more of both, and counts only what moves by more than a region.
 """
 
 from __future__ import annotations

@@ -260,7 +260,8 @@ def test_losses_come_first() -> None:
     ]  # fmt: skip
     assert made.sections[0].title == "Where the default is behind"
     assert made.summary.startswith("The default is behind another method in 2 comparisons, ahead in 2")
-    assert made.results["covering_first"] == {"net": 0.0}
+    expected = {"better": 0.0, "worse": 1.0, "like": 0.5, "every other": 0.0}
+    assert made.results["covering"] == {"net": expected}
 
 
 @pytest.mark.slow

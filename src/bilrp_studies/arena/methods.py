@@ -39,6 +39,12 @@ from bilrp_studies.arena.truth import Case
 Method: TypeAlias = Callable[[Encoder, Any, Any, RegionSpec | None], Explanation | Tensor]
 
 OUR_METHOD = "default"
+RANKING_METHODS = (
+    "Grad-CAM",
+    "PAIR-X",
+    "same place",
+    "random",
+)  # they order pairs, and do not add up to a score
 MAX_CACHED = 12  # decompositions of one method: a photograph is in several consecutive pairs
 
 

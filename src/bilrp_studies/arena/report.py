@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bilrp.render.report import Paragraph, Report, Section, Table, pluralize
-from bilrp_studies.arena.methods import OUR_METHOD
+from bilrp_studies.arena.methods import OUR_METHOD, RANKING_METHODS
 from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.common.bootstrap import block_bootstrap_mean
 
@@ -16,6 +16,7 @@ Values = dict[tuple[str, str], dict[str, dict[str, dict[int, list[float]]]]]
 
 MATCH_MEASURES = ("× chance", "signed", "hit", "AUC")
 COVER_MEASURES = ("fall",)
+EQUAL_FALL = 1e-6  # falls that differ by less are the same
 MEANINGS = {
     "× chance": "positive relevance on true matches, as a multiple of what constant relevance has",
     "signed": "relevance on true matches over the sum of absolute relevance; noise that cancels has 0",
@@ -32,18 +33,19 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
     values = collect_values(rows)
     table = summarize_values(values, settings)
     comparisons = compare_methods(values, settings)
-    first = covering_first(rows)
+    covering = compare_covering(rows)
     results = {
         "settings": settings.result_options(),
         "table": {f"{encoder} | {truth}": by for (encoder, truth), by in table.items()},
         "comparisons": comparisons,
-        "covering_first": first,
+        "covering": covering,
         "rows": list(rows),
     }
     behind = [each for each in comparisons if each["verdict"] == "behind"]
     lower = [_comparison_table(comparisons, verdict) for verdict in ("behind", "unclear")]
     sections = [
         Section("Where the default is behind", lower),
+        *([Section("Covering the first findings", [_covering_table(covering)])] if covering else []),
         *(Section(f"{encoder}: {truth}", [_truth_table(by)]) for (encoder, truth), by in table.items()),
         Section("How it was measured", [Paragraph(f"{name}: {text}.") for name, text in MEANINGS.items()]),
     ]
@@ -52,10 +54,10 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
         f"The default is behind another method in {pluralize(len(behind), 'comparison')}, ahead in {ahead}, and not told "
         f"apart in {len(comparisons) - ahead - len(behind)} (95 % bootstrap intervals of the difference)."
     )
-    if first:
-        said = ", ".join(f"{encoder} {share:.0%}" for encoder, share in first.items())
+    if covering:
+        said = ", ".join(f"{encoder} {by['every other']:.0%}" for encoder, by in covering.items())
         summary += (
-            f" Covering its three first findings lowers the score more than any other's: {said} of pairs."
+            f" Covering its three first findings lowers the score no less than any other's: {said} of pairs."
         )
     return Report("Which method finds what is known to match?", summary, sections, results)
 
@@ -69,6 +71,8 @@ def collect_values(rows: Iterable[Row]) -> Values:
             by = values.setdefault((row["encoder"], truth), {})
             for method, measures in row["methods"].items():
                 for measure, value in measures.items():
+                    if measure == "unattributed" and method in RANKING_METHODS:
+                        continue
                     groups = by.setdefault(measure, {}).setdefault(method, {})
                     groups.setdefault(row["group"], []).append(value)
     return values
@@ -115,15 +119,24 @@ def compare_methods(values: Values, settings: ArenaSettings) -> list[dict[str, A
     return sorted(found, key=lambda each: (order[each["verdict"]], each["difference"]["mean"]))
 
 
-def covering_first(rows: Iterable[Row]) -> dict[str, float]:
-    """Return, by encoder, the share of pairs whose score falls most when the default's first findings are covered."""
-    wins: dict[str, list[bool]] = {}
+def compare_covering(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+    """Return, by encoder and other method, the share of pairs whose score falls no less under the default's findings.
+
+    "every other" is the share of pairs where this is so for all of the others at once. Methods that find the same regions
+    have the same fall, which is no loss.
+    """
+    held: dict[str, dict[str, list[bool]]] = {}
     for row in rows:
         falls = {name: each["fall"] for name, each in row["methods"].items() if "fall" in each}
-        if OUR_METHOD in falls:
-            others = [fall for name, fall in falls.items() if name != OUR_METHOD]
-            wins.setdefault(row["encoder"], []).append(falls[OUR_METHOD] > max(others))
-    return {encoder: sum(each) / len(each) for encoder, each in wins.items()}
+        ours = falls.pop(OUR_METHOD, None)
+        if ours is None:
+            continue
+        by = held.setdefault(row["encoder"], {})
+        for name, fall in (falls | {"every other": max(falls.values(), default=ours)}).items():
+            by.setdefault(name, []).append(ours >= fall - EQUAL_FALL)
+    return {
+        encoder: {name: sum(each) / len(each) for name, each in by.items()} for encoder, by in held.items()
+    }
 
 
 def group_means(groups: Mapping[int, Sequence[float]]) -> list[float]:
@@ -160,6 +173,13 @@ def _comparison_table(comparisons: Sequence[Mapping[str, Any]], verdict: str) ->
     return Table(
         ("encoder", "truth", "measure", "other method", "default", "other", "difference"), rows, told
     )
+
+
+def _covering_table(covering: Mapping[str, Mapping[str, float]]) -> Table:
+    names = list(dict.fromkeys(name for by in covering.values() for name in by))
+    rows = [(encoder, *(by.get(name) for name in names)) for encoder, by in covering.items()]
+    told = "Share of pairs whose score falls no less under the default's three first findings than under another's."
+    return Table(("encoder", *names), rows, told)
 
 
 def _truth_table(by_method: Mapping[str, Mapping[str, Any]]) -> Table:
