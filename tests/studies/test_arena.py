@@ -20,6 +20,7 @@ from bilrp import evaluation
 from bilrp.encoders import images, sentence
 from bilrp.errors import InputError
 from bilrp.regions import grid
+from bilrp.render.report import Table
 from bilrp_studies.arena import methods, photo_truths, report, study, text_truths
 from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.arena.truth import Case, measure
@@ -258,7 +259,13 @@ def test_losses_come_first() -> None:
     assert [(each["other"], each["verdict"]) for each in hits] == [
         ("better", "behind"), ("like", "unclear"), ("worse", "ahead"),
     ]  # fmt: skip
-    assert made.sections[0].title == "Where the default is behind"
+    assert [section.title for section in made.sections[:2]] == [
+        "The default beside the best other method, losses first",
+        "Where the default is behind",
+    ]
+    (overview,) = made.sections[0].blocks
+    assert isinstance(overview, Table)
+    assert overview.rows[0][2:] == ("hit", "0.50 [0.50, 0.50]", "better", "0.62 [0.61, 0.64]", "behind")
     assert made.summary.startswith("The default is behind another method in 2 comparisons, ahead in 2")
     expected = {"better": 0.0, "worse": 1.0, "like": 0.5, "every other": 0.0}
     assert made.results["covering"] == {"net": expected}

@@ -44,6 +44,9 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
     behind = [each for each in comparisons if each["verdict"] == "behind"]
     lower = [_comparison_table(comparisons, verdict) for verdict in ("behind", "unclear")]
     sections = [
+        Section(
+            "The default beside the best other method, losses first", [_overview_table(comparisons, table)]
+        ),
         Section("Where the default is behind", lower),
         *([Section("Covering the first findings", [_covering_table(covering)])] if covering else []),
         *(Section(f"{encoder}: {truth}", [_truth_table(by)]) for (encoder, truth), by in table.items()),
@@ -150,6 +153,40 @@ def group_means(groups: Mapping[int, Sequence[float]]) -> list[float]:
 
 def _interval(values: Sequence[float], settings: ArenaSettings) -> dict[str, float]:
     return block_bootstrap_mean(values, resamples=settings.resamples, seed=settings.seed)
+
+
+def choose_best_others(comparisons: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return, for each encoder, truth and measure, the comparison with the best other method: losses first."""
+    best: dict[tuple[str, str, str], Mapping[str, Any]] = {}
+    for each in comparisons:
+        key = each["encoder"], each["truth"], each["measure"]
+        if key not in best or each["theirs"] > best[key]["theirs"]:
+            best[key] = each
+    return [each for each in comparisons if any(each is chosen for chosen in best.values())]
+
+
+def _overview_table(
+    comparisons: Sequence[Mapping[str, Any]], table: Mapping[tuple[str, str], Mapping[str, Any]]
+) -> Table:
+    rows = []
+    for each in choose_best_others(comparisons):
+        by_method = table[each["encoder"], each["truth"]]
+        both = [format_interval(by_method[name][each["measure"]]) for name in (OUR_METHOD, each["other"])]
+        rows.append(
+            (
+                each["encoder"],
+                each["truth"],
+                each["measure"],
+                both[0],
+                each["other"],
+                both[1],
+                each["verdict"],
+            )
+        )
+    told = "Mean and 95 % interval. The verdict is by the interval of the difference on the same pairs."
+    return Table(
+        ("encoder", "truth", "measure", "default", "best other", "its value", "default is"), rows, told
+    )
 
 
 def _comparison_table(comparisons: Sequence[Mapping[str, Any]], verdict: str) -> Table | Paragraph:
