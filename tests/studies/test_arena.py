@@ -267,6 +267,15 @@ def test_losses_come_first() -> None:
     assert isinstance(overview, Table)
     assert overview.rows[0][2:] == ("hit", "0.50 [0.50, 0.50]", "better", "0.62 [0.61, 0.64]", "behind")
     assert made.summary.startswith("The default is behind another method in 2 comparisons, ahead in 2")
+    few = report.build_report(rows[:2], ArenaSettings(data=Path("in"), resamples=200))
+    verdicts = {
+        each["other"]: each["verdict"] for each in few.results["comparisons"] if each["measure"] == "hit"
+    }
+    assert verdicts == {
+        "better": "lower",
+        "worse": "higher",
+        "like": "higher",
+    }  # two photographs prove nothing
     expected = {"better": 0.0, "worse": 1.0, "like": 0.5, "every other": 0.0}
     assert made.results["covering"] == {"net": expected}
 

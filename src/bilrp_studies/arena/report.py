@@ -14,8 +14,11 @@ Row = Mapping[str, Any]
 Values = dict[tuple[str, str], dict[str, dict[str, dict[int, list[float]]]]]
 """(encoder, truth) → measure → method → group → one value per pair."""
 
+PHOTOGRAPH_TRUTHS = ("warp", "planted object", "class")
 MATCH_MEASURES = ("× chance", "signed", "hit", "AUC")
 COVER_MEASURES = ("fall",)
+VERDICTS = ("behind", "lower", "unclear", "higher", "ahead")
+MIN_GROUPS = 5  # with fewer independent pairs the bootstrap says nothing
 EQUAL_FALL = 1e-6  # falls that differ by less are the same
 MEANINGS = {
     "× chance": "positive relevance on true matches, as a multiple of what constant relevance has",
@@ -41,8 +44,7 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
         "covering": covering,
         "rows": list(rows),
     }
-    behind = [each for each in comparisons if each["verdict"] == "behind"]
-    lower = [_comparison_table(comparisons, verdict) for verdict in ("behind", "unclear")]
+    lower = [_comparison_table(comparisons, verdict) for verdict in VERDICTS[:3]]
     sections = [
         Section(
             "The default beside the best other method, losses first", [_overview_table(comparisons, table)]
@@ -52,10 +54,11 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
         *(Section(f"{encoder}: {truth}", [_truth_table(by)]) for (encoder, truth), by in table.items()),
         Section("How it was measured", [Paragraph(f"{name}: {text}.") for name, text in MEANINGS.items()]),
     ]
-    ahead = sum(each["verdict"] == "ahead" for each in comparisons)
+    counts = {verdict: sum(each["verdict"] == verdict for each in comparisons) for verdict in VERDICTS}
     summary = (
-        f"The default is behind another method in {pluralize(len(behind), 'comparison')}, ahead in {ahead}, and not told "
-        f"apart in {len(comparisons) - ahead - len(behind)} (95 % bootstrap intervals of the difference)."
+        f"The default is behind another method in {pluralize(counts['behind'], 'comparison')}, ahead in {counts['ahead']}, "
+        f"not told apart in {counts['unclear']} (95 % bootstrap intervals of the difference); with too few pairs to tell, "
+        f"lower in {counts['lower']} and higher in {counts['higher']}."
     )
     if covering:
         said = ", ".join(f"{encoder} {by['every other']:.0%}" for encoder, by in covering.items())
@@ -100,17 +103,17 @@ def compare_methods(values: Values, settings: ArenaSettings) -> list[dict[str, A
     for (encoder, truth), by_measure in values.items():
         if truth.startswith("warp: "):
             continue
+        # The order of weak pairs, which AUC counts, means little among the thousands of pairs of a photograph.
+        is_photograph = truth in PHOTOGRAPH_TRUTHS
         for measure in (*MATCH_MEASURES, *COVER_MEASURES):
-            by_method = by_measure.get(measure, {})
+            by_method = {} if is_photograph and measure == "AUC" else by_measure.get(measure, {})
             ours = by_method.get(OUR_METHOD)
             for method, groups in by_method.items():
                 if ours is None or method == OUR_METHOD:
                     continue
                 both = zip(group_means(ours), group_means(groups), strict=True)
                 difference = _interval([x - y for x, y in both], settings)
-                verdict = (
-                    "behind" if difference["high"] < 0 else "ahead" if difference["low"] > 0 else "unclear"
-                )
+                verdict = judge_difference(difference, len(ours))
                 means = [sum(group_means(each)) / len(each) for each in (ours, groups)]
                 found.append(
                     {
@@ -118,8 +121,22 @@ def compare_methods(values: Values, settings: ArenaSettings) -> list[dict[str, A
                         "ours": means[0], "theirs": means[1], "difference": difference,
                     }
                 )  # fmt: skip
-    order = {"behind": 0, "unclear": 1, "ahead": 2}
-    return sorted(found, key=lambda each: (order[each["verdict"]], each["difference"]["mean"]))
+    return sorted(found, key=lambda each: (VERDICTS.index(each["verdict"]), each["difference"]["mean"]))
+
+
+def judge_difference(difference: Mapping[str, float], groups: int) -> str:
+    """Return "behind" or "ahead" if 0 is outside of the interval, "lower" or "higher" with too few groups to tell.
+
+    Args:
+        difference: default − other, with "mean", "low" and "high".
+        groups: number of independent pairs or photographs behind it.
+
+    >>> judge_difference({"mean": -0.2, "low": -0.3, "high": -0.1}, 20)
+    'behind'
+    """
+    if groups < MIN_GROUPS:
+        return "lower" if difference["mean"] < 0 else "higher"
+    return "behind" if difference["high"] < 0 else "ahead" if difference["low"] > 0 else "unclear"
 
 
 def compare_covering(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
@@ -190,13 +207,9 @@ def _overview_table(
 
 
 def _comparison_table(comparisons: Sequence[Mapping[str, Any]], verdict: str) -> Table | Paragraph:
-    chosen = [
-        each
-        for each in comparisons
-        if each["verdict"] == verdict and (verdict == "behind" or each["difference"]["mean"] < 0)
-    ]
+    chosen = [each for each in comparisons if each["verdict"] == verdict and each["difference"]["mean"] < 0]
     if not chosen:
-        return Paragraph("In no comparison." if verdict == "behind" else "No other mean is higher.")
+        return Paragraph(f"{verdict}: in no comparison.")
     rows = [
         (
             each["encoder"], each["truth"], each["measure"], each["other"], each["ours"], each["theirs"],
@@ -204,9 +217,11 @@ def _comparison_table(comparisons: Sequence[Mapping[str, Any]], verdict: str) ->
         )
         for each in chosen
     ]  # fmt: skip
-    told = (
-        "The interval of the difference is below 0." if verdict == "behind" else "Lower, but within chance."
-    )
+    told = {
+        "behind": "The interval of the difference is below 0.",
+        "lower": f"Lower, with fewer than {MIN_GROUPS} independent pairs.",
+        "unclear": "Lower, but within chance.",
+    }[verdict]
     return Table(
         ("encoder", "truth", "measure", "other method", "default", "other", "difference"), rows, told
     )
