@@ -134,7 +134,7 @@ def judge_difference(difference: Mapping[str, float], groups: int) -> str:
     >>> judge_difference({"mean": -0.2, "low": -0.3, "high": -0.1}, 20)
     'behind'
     """
-    if groups < MIN_GROUPS:
+    if groups < MIN_GROUPS and difference["mean"] != 0:
         return "lower" if difference["mean"] < 0 else "higher"
     return "behind" if difference["high"] < 0 else "ahead" if difference["low"] > 0 else "unclear"
 

@@ -12,6 +12,7 @@ from bilrp import evaluation
 from bilrp.encoder import Encoder, read_item
 from bilrp.evaluation.metrics import safe_ratio
 from bilrp.explanation import Explanation
+from bilrp.findings.grouping import Finding
 from bilrp.inputs import Text
 from bilrp.similarity import resolve_similarity
 
@@ -65,9 +66,11 @@ def cover_findings(encoder: Encoder, explanation: Explanation, case: Case) -> di
     """Cover the first findings of each side in turn; return the mean fall of the score and the fraction covered.
 
     Regions of an image become its mean colour, words of a text are deleted. Both are relative to the score and to the
-    number of regions. Only findings that raise the score are covered.
+    number of regions. Only findings that raise the score are covered; an explanation without any has its strongest pairs.
     """
     findings = [each for each in explanation.findings(100) if each.relevance > 0][:NUM_COVERED_FINDINGS]
+    if not findings:  # relevance without peaks has none: its strongest pairs
+        findings = [Finding([m.a], [m.b], m.relevance, None) for m in explanation.top(NUM_COVERED_FINDINGS)]
     similarity = resolve_similarity(None, encoder.similarity)
     embeddings = [side.embedding for side in (explanation.a, explanation.b)]
     falls, fractions = [], []
