@@ -64,7 +64,7 @@ ALLOWED_IMPORTS = {
 
 # Imports of higher layers, each inside the function that needs it: methods that draw, and encoders by name.
 LAZY_IMPORTS = {
-    "bilrp.encoder": {"bilrp.encoders.registry"},
+    "bilrp.encoder": {"bilrp.encoders.live.recognition", "bilrp.encoders.registry"},
     "bilrp.attribution": {"bilrp.render.attribution_figure"},
     "bilrp.explanation": {"bilrp.app.widgets", "bilrp.render.figure", "bilrp.render.page"},
     "bilrp.collection.core": {"bilrp.app.widgets"},

@@ -163,7 +163,7 @@ def attribute(
     >>> one.values.shape, many.values.shape, abs(one.unattributed) < 1e-5
     (torch.Size([4]), torch.Size([4, 3]), True)
     """
-    loaded = encoder if isinstance(encoder, tuple) else load_named(encoder)
+    loaded = load_named(encoder)
     reader = resolve_encoders(loaded, x, x)[0]
     item = read_item(reader, x)
     ready = prepare(reader, item, regions=regions, composite=composite)

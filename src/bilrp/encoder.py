@@ -126,11 +126,19 @@ class DualEncoder:
         return self.text if isinstance(raw_input, str) and not is_image_path(raw_input) else self.image
 
 
-EncoderLike: TypeAlias = Encoder | nn.Module | Callable[[Tensor], Tensor] | str
-"""An Encoder, an nn.Module, a callable tensor -> embedding, or a name as on the command line ("vgg16:31", "minilm")."""
+LiveObjects: TypeAlias = tuple[Any, Any] | tuple[Any, Any, Any]
+"""A live model with what reads its inputs: (transformers model, tokenizer | image processor), (function, tokenizer),
+(timm model, transform), or (open_clip model, preprocess, tokenizer)."""
+
+EncoderLike: TypeAlias = Encoder | nn.Module | Callable[[Tensor], Tensor] | str | LiveObjects
+"""An Encoder, a name as on the command line ("vgg16:31", "minilm"), an nn.Module, a callable tensor -> embedding, a live
+SentenceTransformer or timm model, or live objects."""
 
 EncoderOrPair: TypeAlias = EncoderLike | DualEncoder | tuple[EncoderLike, EncoderLike]
 """One encoder for both inputs, a DualEncoder, or one encoder for each input in one embedding space."""
+
+LoadedEncoder: TypeAlias = Encoder | DualEncoder | nn.Module | Callable[[Tensor], Tensor]
+"""What `load_named` returns: names are loaded, live objects are encoders."""
 
 
 def is_image_path(text: str) -> bool:
@@ -180,14 +188,10 @@ def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike)
         a: the first input.
         b: the second input.
     """
-    if not isinstance(encoder_or_pair, tuple):
-        loaded = load_named(encoder_or_pair)
+    loaded = load_named(encoder_or_pair)
+    if not isinstance(loaded, tuple):
         return encoder_for(loaded, a), encoder_for(loaded, b)
-    if len(encoder_or_pair) != 2:
-        raise InputError(
-            f"a tuple of encoders needs two, got {len(encoder_or_pair)}: use explain((first, second), a, b)"
-        )
-    first, second = map(as_encoder, encoder_or_pair)
+    first, second = map(as_encoder, loaded)
     check_embedding_space(first, second)
     return first, second
 
@@ -195,32 +199,57 @@ def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike)
 def encoder_for(encoder: EncoderLike | DualEncoder, x: InputLike) -> Encoder:
     """Return the encoder that reads x: of a DualEncoder, the one for images or the one for texts."""
     loaded = load_named(encoder)
-    return loaded.encoder_for(x) if isinstance(loaded, DualEncoder) else as_encoder(loaded)
+    return loaded.encoder_for(x) if isinstance(loaded, DualEncoder) else as_encoder(loaded)  # type: ignore[arg-type]
 
 
-def load_named(encoder: EncoderLike | DualEncoder) -> EncoderLike | DualEncoder:
-    """Load an encoder that is given by its name; return anything else unchanged."""
-    if not isinstance(encoder, str):
+def load_named(encoder: EncoderOrPair) -> LoadedEncoder | tuple[Any, Any]:
+    """Load an encoder that is given by its name or as a live object; return anything else unchanged.
+
+    Args:
+        encoder: of a tuple of two encoders, each is loaded.
+    """
+    if isinstance(encoder, Encoder | DualEncoder):
         return encoder
-    from bilrp.encoders.registry import load_encoder_or_pair
+    if isinstance(encoder, str):
+        from bilrp.encoders.registry import load_encoder_or_pair
 
-    return load_encoder_or_pair(encoder)
+        return load_encoder_or_pair(encoder)
+    from bilrp.encoders.live.recognition import adapt
+
+    adapted = adapt(encoder)
+    if adapted is not None:
+        return adapted
+    if not isinstance(encoder, tuple):
+        return encoder
+    if len(encoder) != 2:
+        raise InputError(
+            f"a tuple of encoders needs two, got {len(encoder)}: use explain((first, second), a, b); live objects are "
+            "(model, tokenizer), (model, image processor) or (open_clip model, preprocess, tokenizer)"
+        )
+    first, second = (load_named(each) for each in encoder)
+    return first, second
 
 
 def as_encoder(model: EncoderLike) -> Encoder:
-    """Load an encoder by name, or wrap a module or callable; an Encoder is returned unchanged."""
+    """Load an encoder by name, or wrap a live object, module or callable; an Encoder is returned unchanged."""
     if isinstance(model, str):
         from bilrp.encoders.registry import load
 
         return load(model)
-    if isinstance(model, Encoder):
-        return model
-    if not callable(model):
+    loaded = load_named(model)
+    if isinstance(loaded, Encoder):
+        return loaded
+    if isinstance(loaded, DualEncoder):
+        raise InputError(
+            f"{loaded.name or 'this model'} is a pair of encoders for images and texts, but a single encoder is needed "
+            "here: pass its .image or .text"
+        )
+    if not callable(loaded):
         raise InputError(
             f"an encoder is a name, a bilrp.Encoder or a callable tensor -> tensor, got {type(model).__name__}"
         )
-    name = getattr(model, "__qualname__", None) or type(model).__qualname__
-    return Encoder(module=model, name=name)
+    name = getattr(loaded, "__qualname__", None) or type(loaded).__qualname__
+    return Encoder(module=loaded, name=name)
 
 
 def read_item(encoder: Encoder, raw_input: InputLike, *, quiet: bool = False) -> Item:

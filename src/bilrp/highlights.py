@@ -124,7 +124,7 @@ def highlight(
     """
     if isinstance(passages, str | Tensor) or not isinstance(passages, Sequence):
         raise InputError("passages must be a list of texts or inputs: highlight(encoder, query, [passage])")
-    loaded = encoder if isinstance(encoder, tuple) else load_named(encoder)
+    loaded = load_named(encoder)
     reader, specs = resolve_encoders(loaded, query, query)[0], as_spec_pair(regions)
     # Read everything before the first run, so that errors come early.
     item = read_item(reader, query)

@@ -35,7 +35,7 @@ class ImageTower(nn.Module):
         self.model, self.normalize = model, normalize
 
     def forward(self, x: Tensor) -> Tensor:
-        return _finish_embedding(self.model.get_image_features(pixel_values=x), self.normalize)  # type: ignore[operator]
+        return finish_embedding(self.model.get_image_features(pixel_values=x), self.normalize)  # type: ignore[operator]
 
 
 class TextTower(nn.Module):
@@ -53,7 +53,7 @@ class TextTower(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         token_ids = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
         token_ids[:, -1] = self.end_token_id
-        return _finish_embedding(
+        return finish_embedding(
             run_from_module(self.features, self.input_layer, token_ids)(x), self.normalize
         )
 
@@ -66,7 +66,7 @@ class _TextFeatures(nn.Module):
         self.model = model
 
     def forward(self, token_ids: Tensor) -> Tensor:
-        return _features(self.model.get_text_features(input_ids=token_ids))
+        return read_features(self.model.get_text_features(input_ids=token_ids))
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,11 +177,11 @@ def _build_text_tower(
     )
 
 
-def _features(outputs: Any) -> Tensor:
+def read_features(outputs: Any) -> Tensor:
     """Return the features of a tower; newer versions of transformers wrap them in an output object."""
     return getattr(outputs, "pooler_output", outputs)
 
 
-def _finish_embedding(outputs: Any, normalize: bool) -> Tensor:
-    features = _features(outputs)
+def finish_embedding(outputs: Any, normalize: bool) -> Tensor:
+    features = read_features(outputs)
     return F.normalize(features, dim=-1) if normalize else features

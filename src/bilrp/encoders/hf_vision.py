@@ -68,7 +68,7 @@ def vision(
     if "vision_config" in config and "text_config" in config:
         raise InputError(f"{root} is an image-text model: use bilrp.encoders.clip, or -e clip:{source}")
     kind = config["model_type"]
-    chosen = _choose_pooling(pooling, kind)
+    chosen = choose_pooling(pooling, kind)
     processor = load_image_processor(root, dtype)
     with hf_checkpoint.silence_transformers(transformers), hf_checkpoint.wrap_load_errors(root):
         unused = "pooler" if chosen != "pooler" else None
@@ -88,7 +88,8 @@ def vision(
     )
 
 
-def _choose_pooling(pooling: str | None, model_type: str) -> str:
+def choose_pooling(pooling: str | None, model_type: str) -> str:
+    """Return the pooling that was asked for, else the one of this kind of model."""
     if pooling is not None and pooling not in get_args(VisionPooling):
         raise InputError(f"unknown pooling {pooling!r}: use {', '.join(get_args(VisionPooling))}")
     return pooling or ("cls" if model_type in CLS_TOKEN_MODELS else "pooler")

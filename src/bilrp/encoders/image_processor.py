@@ -87,6 +87,7 @@ class ImageProcessor:
         factor: scale of each channel.
         shift: offset of each channel.
         resize_as_float: resize floats instead of bytes, as DINOv3 does.
+        round_crop: round half a pixel of the crop's place to even, as torchvision does, instead of down.
         dtype: of the input tensor.
 
     >>> ImageProcessor(size=(32, 32), crop=None, resample=2, factor=(1.0,) * 3, shift=(0.0,) * 3).resized_size((64, 48))
@@ -99,6 +100,7 @@ class ImageProcessor:
     factor: tuple[float, ...]
     shift: tuple[float, ...]
     resize_as_float: bool = False
+    round_crop: bool = False
     dtype: torch.dtype = torch.float32
 
     def __call__(self, raw_input: InputLike) -> Item:
@@ -111,6 +113,8 @@ class ImageProcessor:
             )
         crop_high, crop_wide = self.crop or (high, wide)
         left, top = (wide - crop_wide) // 2, (high - crop_high) // 2
+        if self.round_crop:
+            left, top = round((wide - crop_wide) / 2), round((high - crop_high) / 2)
         crop_box = (left, top, left + crop_wide, top + crop_high)
         pixels = self._resize_and_crop(image, (wide, high), crop_box)
         factor, shift = (
@@ -169,20 +173,33 @@ def load_image_processor(folder: Path, dtype: torch.dtype = torch.float32) -> Im
         raise InputError(f"{folder} has no {CONFIG_FILENAME}: save the model's image processor there too")
     if not isinstance(config, dict):
         raise InputError(f"{path} is not an image processor's configuration")
+    return build_image_processor(config, str(path), dtype)
+
+
+def build_image_processor(
+    config: Mapping[str, Any], source: str, dtype: torch.dtype = torch.float32
+) -> ImageProcessor:
+    """Return the processor of a configuration, as in preprocessor_config.json.
+
+    Args:
+        config: the configuration.
+        source: where it comes from, for messages.
+        dtype: of the input tensor.
+    """
     kind = _processor_type(config)
     if kind not in PROCESSOR_DEFAULTS:
         raise InputError(
-            f"{path}: image processors of type {kind or 'unknown'} are not supported, only "
+            f"{source}: image processors of type {kind or 'unknown'} are not supported, only "
             f"{', '.join(PROCESSOR_DEFAULTS)}"
         )
     unsupported = [name for name in UNSUPPORTED_SWITCHES if config.get(name)]
     if unsupported:
-        raise InputError(f"{path}: {unsupported[0]} is not supported; save an image processor without it")
+        raise InputError(f"{source}: {unsupported[0]} is not supported; save an image processor without it")
     try:
         settings = {**PROCESSOR_DEFAULTS[kind], **{k: v for k, v in config.items() if v is not None}}
         return replace(_build_processor(kind, settings), dtype=dtype)
     except (KeyError, TypeError, ValueError, OverflowError, ZeroDivisionError) as error:
-        raise InputError(f"{path} is not a valid image processor's configuration ({error!r})") from None
+        raise InputError(f"{source} is not a valid image processor's configuration ({error!r})") from None
 
 
 def _processor_type(config: Mapping[str, Any]) -> str:

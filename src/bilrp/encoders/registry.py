@@ -394,7 +394,7 @@ def _check_options(
 def _make_encoder(
     family: EncoderFamily, argument: str, name: str, options: EncoderOptions
 ) -> Encoder | DualEncoder:
-    from bilrp.encoder import DualEncoder, as_encoder
+    from bilrp.encoder import DualEncoder, as_encoder, load_named
 
     try:
         result = family.make(argument, options)
@@ -402,6 +402,8 @@ def _make_encoder(
         raise
     except Exception as error:
         raise InputError(f"{name} raised {type(error).__name__}: {describe_error(error)}") from error
+    if isinstance(result, tuple):  # live objects, such as (model, tokenizer)
+        result = load_named(result)
     if isinstance(result, DualEncoder):
         return result if result.name else replace(result, name=name)
     if not callable(getattr(result, "module", result)):

@@ -160,7 +160,7 @@ def _resolve_max_seq_length(
     max_seq_length: int | None, model_folder: ModelFolder, transformer: nn.Module, tokenizer: Any
 ) -> int | None:
     """Return the maximal number of tokens: the argument, the folder's or the tokenizer's, and at most the positions."""
-    positions = _count_positions(transformer, model_folder.config)
+    positions = count_positions(transformer, model_folder.config)
     if max_seq_length is not None and (
         max_seq_length < 3 or (positions is not None and max_seq_length > positions)
     ):
@@ -176,7 +176,7 @@ def _resolve_max_seq_length(
     return min(limits, default=None)
 
 
-def _count_positions(transformer: nn.Module, config: Mapping[str, Any]) -> int | None:
+def count_positions(transformer: nn.Module, config: Mapping[str, Any]) -> int | None:
     """Return the number of positions of the model, or None; those of RoBERTa start after the padding index."""
     table = getattr(getattr(transformer, "embeddings", None), "position_embeddings", None)
     if isinstance(table, nn.Embedding):

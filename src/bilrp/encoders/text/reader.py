@@ -42,7 +42,17 @@ class TextReader:
     embedding_offset: Tensor | None = None
 
     def __call__(self, raw_input: Any) -> Item:
-        token_ids, tokens, notes = self.tokenize(_read_text(raw_input))
+        token_ids, tokens, notes = self.tokenize(read_text(raw_input))
+        return self.make_item(token_ids, tokens, notes)
+
+    def make_item(self, token_ids: list[int], tokens: TokenizedText, notes: dict[str, str]) -> Item:
+        """Return the input with its regions.
+
+        Args:
+            token_ids: ids of the tokens.
+            tokens: the text and the characters of each token.
+            notes: warnings for the user by kind.
+        """
         x = self.embed_tokens(token_ids)
         segment = partial(tokens.segment, width=x.shape[2])
         regions, view = segment(self.regions)
@@ -109,7 +119,8 @@ class TextReader:
             raise InputError(f"the text contains invalid Unicode ({str(error)[:80]})") from None
 
 
-def _read_text(raw_input: Any) -> str:
+def read_text(raw_input: Any) -> str:
+    """Return a string unchanged, and a Path as the text of the file."""
     if isinstance(raw_input, Path):
         return files.read_text(raw_input, kind="text", max_bytes=MAX_TEXT_BYTES)
     if not isinstance(raw_input, str):
