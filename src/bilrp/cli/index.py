@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ def index(
         typer.Argument(
             metavar="SOURCE…",
             help="Image files, folders of images, or files of texts: .txt with one text per line, alone or in a folder; "
-            ".csv, .tsv or .jsonl with one text per row.",
+            ".csv, .tsv, .jsonl or .parquet with one text (or image file) per row, and an id and metadata if it has them.",
         ),
     ],
     output: Annotated[
@@ -43,6 +43,13 @@ def index(
     prune: Annotated[
         bool, typer.Option(help="Remove items whose file, line or row no longer exists in these sources.")
     ] = False,
+    embeddings: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.npy",
+            help="Vectors that you have already, one row for each item; the first are checked.",
+        ),
+    ] = None,
     backend: Annotated[
         str, typer.Option(metavar="NAME", help="Execution backend: local or ray (bilrp[ray]).")
     ] = "local",
@@ -79,6 +86,7 @@ def index(
         progress=sys.stderr.isatty(),
         column=column,
         prune=prune,
+        embeddings=None if embeddings is None else _load_vectors(embeddings),
         backend=backend,
         address=address,
         encoder_options={name: value for name, value in options.items() if value is not None},
@@ -91,6 +99,7 @@ def _print_report(report: IndexReport, collection: Collection, output: str) -> N
     from bilrp.errors import to_printable
 
     counts = [f"{report.added} new", f"{report.unchanged} unchanged"]
+    counts += [f"{report.changed} changed"] if report.changed else []
     counts += [f"{report.duplicates} duplicates"] if report.duplicates else []
     counts += [f"{report.removed} removed"] if report.removed else []
     counts += [f"{len(report.failed)} failed"] if report.failed else []
@@ -103,3 +112,15 @@ def _print_report(report: IndexReport, collection: Collection, output: str) -> N
         print_safe(f"  … and {len(report.failed) - MAX_SHOWN_FAILURES} more")
     print_safe(f"Search: bilrp search {to_printable(output)} {to_printable(collection.names[0])!r}")
     print_safe(f"Browse: bilrp serve {to_printable(output)} --open")
+
+
+def _load_vectors(path: str) -> Any:
+    """Return the matrix of a .npy file; files with Python objects are refused."""
+    import numpy as np
+
+    from bilrp.errors import InputError
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"--embeddings {path}: not a .npy file of numbers ({error})") from None

@@ -53,6 +53,13 @@ def search(
             help="Use an approximate index for collections larger than memory; prints its measured recall."
         ),
     ] = False,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Only items whose metadata match, in SQL: \"lang = 'en' AND year > 2019\".",
+        ),
+    ] = None,
     encoder: CollectionEncoder = None,
     weights: CollectionWeights = None,
     output: PageOutput = None,
@@ -80,10 +87,16 @@ def search(
     if is_part:
         source, regions = _restrict(opened.decomposition(source), part, words, without=without)
     index_or_reason = (
-        opened.items.index_or_reason(opened.resolve_similarity(similarity)) if approximate else None
+        opened.items.index_or_reason(opened.resolve_similarity(similarity))
+        if approximate and where is None
+        else None
     )
     neighbours = opened.nearest(
-        source, count + (position is not None), similarity=similarity, approximate=approximate
+        source,
+        count + (position is not None),
+        similarity=similarity,
+        approximate=approximate,
+        where=where,
     )
     neighbours = [n for n in neighbours if n.position != position][:count]
     recall_note, recall = _describe_recall(index_or_reason, is_whole_item=not is_part, count=count)
@@ -94,7 +107,8 @@ def search(
         if isinstance(index_or_reason, str)
         else ""
     )
-    header += f"Nearest to {query}{by_part}, of {len(opened)}{recall_note}:"
+    condition = "" if where is None else f" where {where}"
+    header += f"Nearest to {query}{by_part}, of {len(opened)}{condition}{recall_note}:"
     if not (as_json or explain):
         _print_neighbours(header, neighbours, key)  # before the explanations, which may take long
     entries = (
@@ -126,7 +140,17 @@ def _restrict(
 
 def _serialize_neighbours(neighbours: Sequence[Neighbour], summaries: Sequence[str]) -> list[dict[str, Any]]:
     """Return the neighbours for --json, with summaries if they were explained."""
-    rows = [{"id": n.id, "name": n.name, "score": n.score} for n in neighbours]
+    rows: list[dict[str, Any]] = [
+        {
+            "id": n.id,
+            "name": n.name,
+            "score": n.score,
+            "text": n.text,
+            "group": n.group,
+            "metadata": n.metadata,
+        }
+        for n in neighbours
+    ]
     if not summaries:
         return rows
     return [row | {"summary": summary} for row, summary in zip(rows, summaries, strict=True)]

@@ -22,8 +22,8 @@ from bilrp.collection.description import check_encoder, check_origin, load_encod
 from bilrp.collection.items_table import ItemsTable
 from bilrp.collection.packed_parts import PackedParts, SparseColumns
 from bilrp.collection.parts_table import PartsTable
-from bilrp.collection.sources import SourceItem, decode_path
-from bilrp.collection.subquery import query_vector
+from bilrp.collection.sources import SourceItem, decode_path, stored_content_hash
+from bilrp.collection.subquery import as_vector, query_vector
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_item
 from bilrp.errors import BilrpError, InputError, MismatchError, wrap_errors
@@ -46,13 +46,28 @@ MAX_SPARSE_FRACTION = 0.25  # of the coordinates: with fewer active ones, a prod
 
 @dataclass(frozen=True, eq=False)
 class Neighbour:
-    """An item near a query, with its score; `share` is computed on first access."""
+    """An item near a query, with its score; `share`, `text` and `metadata` are read on first access."""
 
     id: str
     name: str
     score: float
     position: int
     _share: Callable[[], Tensor] = field(repr=False)
+    _row: Callable[[], Mapping[str, Any]] = field(repr=False)
+
+    @property
+    def text(self) -> str | None:
+        """The whole text; None for an image."""
+        return self._row()["text"]
+
+    @property
+    def group(self) -> str:
+        return self._row()["group"]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The other columns of the item's record."""
+        return {name: value for name, value in self._row().items() if name not in ("text", "group")}
 
     @cached_property
     def share(self) -> Float[Tensor, " regions"]:
@@ -138,6 +153,17 @@ class Collection:
     def width(self) -> int:
         """Number of coordinates of an embedding."""
         return self.description["width"]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """{column: type} of the metadata."""
+        return dict(self.description.get("columns") or {})
+
+    @property
+    def metadata(self) -> list[dict[str, Any]]:
+        """The metadata of every item, in order."""
+        rows = self.items.columns(list(self.columns))
+        return [dict(zip(self.columns, values, strict=True)) for values in rows]
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -285,14 +311,15 @@ class Collection:
 
     def original_input(self, position: int) -> str | Path:
         """Return what the encoder reads: the stored text, or the path of the original file, if it is unchanged."""
-        text = self.items.take([position], ["text"])["text"][0]
-        if text is not None:
-            return text
+        row = self.items.take([position], ["text", "stamp"])
+        if row["text"][0] is not None:
+            return row["text"][0]
+        content_hash = stored_content_hash(self.ids[position], row["stamp"][0])
         source = self.items.sources[position]
         for name in (source, decode_path(source)):
             path = os.path.join(self.path, name)
             if name and os.path.isfile(path):
-                if SourceItem(Path(path), "", "", path).content_id() != self.ids[position]:
+                if SourceItem(Path(path), "", "", path).content_id() != content_hash:
                     raise InputError(f"{self.names[position]}: its file has changed since: index it again")
                 return Path(path)
         raise InputError(
@@ -343,29 +370,40 @@ class Collection:
         without: Sequence[int] | None = None,
         similarity: str | None = None,
         approximate: bool = False,
+        where: str | None = None,
     ) -> list[Neighbour]:
-        """Return the k items with the largest ⟨v, φ(x')⟩ or cosine, where v is φ(x) or the vector of a part of x.
+        """Return the k items with the largest ⟨v, φ(x')⟩ or cosine, where v is φ(x), the vector of a part of x, or given.
 
         Args:
-            query: An item or any input.
+            query: An item, any input, or a vector v [h].
             k: Number of neighbours.
             part: Regions of the query to search by: v = Σ_{I ∈ part} P_I.
             without: Regions of the query to leave out: v = φ − Σ_{I ∈ without} P_I.
             similarity: "dot" or "cosine"; the encoder's own by default.
             approximate: Use an approximate index if the collection exceeds memory; see `recall`.
+            where: Only items that match this SQL condition on their metadata, such as "lang = 'en' AND year > 2019";
+                the search is then exact.
         """
         if k < 1:
             raise InputError(f"k must be at least 1, got {k}")
         similarity = self.resolve_similarity(similarity)
         by_part = part is not None or without is not None
+        given = as_vector(query, self.width)
+        if by_part and given is not None:
+            raise InputError("a vector has no regions: give the input itself to search by a part of it")
         if by_part and self.position(query) is None:
             query = self.decomposition(query)
         parts = cache(lambda: self._sparse_parts(query))
-        vector = self.embedding(query).numpy()
+        vector = self.embedding(query).numpy() if given is None else given
         if by_part:
             vector = query_vector(vector, parts(), part=part, without=without)
-        index = self.items.index(similarity) if approximate else None
         query_norm = float(np.linalg.norm(vector)) or 1.0 if similarity == "cosine" else None
+        if where is None:
+            index = self.items.index(similarity) if approximate else None
+            best, scores = self.items.top_k(vector, k, similarity, index=index)
+        else:
+            best, scores = self.items.rank(self.items.find(where), vector, k, similarity)
+        rows = cache(partial(self._read_rows, [int(i) for i in best]))
         return [
             Neighbour(
                 self.ids[i],
@@ -373,9 +411,17 @@ class Collection:
                 float(score),
                 int(i),
                 partial(self._share_with, parts, int(i), query_norm),
+                lambda n=n: rows()[n],
             )
-            for i, score in zip(*self.items.top_k(vector, k, similarity, index=index), strict=True)
+            for n, (i, score) in enumerate(zip(best, scores, strict=True))
         ]
+
+    def _read_rows(self, positions: Sequence[int]) -> list[dict[str, Any]]:
+        """Return text, group and metadata of some items."""
+        if not positions:
+            return []
+        columns = self.items.take(positions, ["text", "group", *self.columns])
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def resolve_similarity(self, similarity: str | None) -> str:
         """Return "dot" or "cosine", by which items are ranked; None is the similarity of the collection's encoder."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,14 @@ MAX_DESCRIPTION_BYTES = 2**20
 MAX_TEXT_CHARACTERS = 2**16  # of one string in it
 
 
-def describe(encoder: Encoder, item: Item, *, width: int, options: Mapping[str, Any]) -> dict[str, Any]:
+def describe(
+    encoder: Encoder,
+    item: Item,
+    *,
+    width: int,
+    options: Mapping[str, Any],
+    columns: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
     """Describe a new collection, from one run of its encoder.
 
     Args:
@@ -25,6 +33,7 @@ def describe(encoder: Encoder, item: Item, *, width: int, options: Mapping[str, 
         item: Any input of it.
         width: Number of coordinates of an embedding.
         options: Options that load the encoder by its name (size, resize, weights; the path of weights is never followed).
+        columns: {column: type} of the metadata.
     """
     return {
         "version": tables.FORMAT_VERSION,
@@ -33,6 +42,7 @@ def describe(encoder: Encoder, item: Item, *, width: int, options: Mapping[str, 
         "options": dict(options),
         "origin": compute_origin(encoder, item),
         "regions": describe_regions(encoder, item),
+        **({"columns": dict(columns)} if columns else {}),
     }
 
 
@@ -63,7 +73,7 @@ def read_description(path: str, dataset: Any) -> dict[str, Any]:
         raise InputError(f"{path}: its description is damaged: it names two encoders: {tables.REINDEX_HINT}")
     try:
         registry.parse_stored_options(description.get("options", {}))
-        tables.check_columns(dataset, tables.items_schema(description["width"], {}))
+        tables.check_columns(dataset, tables.items_schema(description["width"], description))
     except InputError as error:
         raise InputError(f"{path}: its description is damaged: {error}: {tables.REINDEX_HINT}") from None
     return description
@@ -148,9 +158,19 @@ def _is_origin(value: object) -> bool:
     return isinstance(value, dict) and all(each is None or _is_text(each) for each in value.values())
 
 
+def _are_columns(value: object) -> bool:
+    """Return whether these are names that can be columns, with types that a collection stores."""
+    return isinstance(value, dict) and all(
+        re.fullmatch(r"[^\W\d]\w{0,64}", name) and name.lower() not in tables.RESERVED_COLUMNS
+        and kind in tables.COLUMN_TYPES
+        for name, kind in value.items()
+    )  # fmt: skip
+
+
 FIELDS: tuple[tuple[str, Callable[[object], bool], str], ...] = (
     ("encoder", _is_text, "the name of an encoder"),
     ("width", _is_width, "a number of coordinates"),
+    ("columns", lambda value: value is None or _are_columns(value), "an object of column types"),
     ("regions", lambda value: value is None or _is_text(value), "a string"),
     ("origin", _is_origin, "an object of strings"),
     ("origin.encoder", _is_text, "the name of an encoder"),

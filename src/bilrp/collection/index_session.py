@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bilrp.collection import tables
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.description import check_encoder, check_origin, describe, read_description
 from bilrp.collection.ingest import Batch, Outcome, ReadResult, embed, label_columns, read_source_item
-from bilrp.collection.sources import SourceItem
+from bilrp.collection.records import convert_metadata, infer_columns
+from bilrp.collection.sources import RECORD_STAMP, SourceItem
 from bilrp.encoder import Encoder
 
 
 @dataclass
 class IndexReport:
-    """Counts of an indexing run: new, unchanged, duplicate and removed items; `failed` has (source, error)."""
+    """Counts of an indexing run: new, changed, unchanged, duplicate and removed items; `failed` has (source, error)."""
 
     added: int = 0
+    changed: int = 0
     unchanged: int = 0
     duplicates: int = 0
     removed: int = 0
@@ -46,6 +48,9 @@ class IndexSession:
     ids_without_source: set[str] = field(default_factory=set)  # ids that did not come from a file
     duplicate_paths: dict[str, set[str]] = field(default_factory=dict)  # id → other paths with that content
     orphaned_paths: set[str] = field(default_factory=set)  # duplicates of content that has changed
+    record_stamps: dict[str, str] = field(default_factory=dict)  # id → stamp of a record
+    changed_ids: set[str] = field(default_factory=set)  # of records that will be replaced
+    columns: Mapping[str, str] = field(default_factory=dict)  # of metadata, for a new collection
     report: IndexReport = field(default_factory=IndexReport)
     described: bool = False
     _pending_failures: list[dict[str, Any]] = field(default_factory=list)  # until the width is known
@@ -63,11 +68,25 @@ class IndexSession:
                 session.failed[source] = key
                 continue
             session.ids.add(key)
+            if (stamp or "").startswith(f"{RECORD_STAMP} "):
+                session.record_stamps[key], stamp = stamp, ""
             if source:
                 session.stamps[source] = stamp, key
             else:
                 session.ids_without_source.add(key)
         return session
+
+    def convert_metadata(self, source_items: Sequence[SourceItem]) -> list[SourceItem]:
+        """Return the inputs with metadata in the types of the columns: the collection's, or of these inputs if it is new."""
+        if self.description is None:
+            self.columns = infer_columns(source_items)
+        columns = self.columns if self.description is None else self.description.get("columns") or {}
+        return [
+            replace(each, metadata=convert_metadata(each.metadata, columns, self.path))
+            if each.metadata
+            else each
+            for each in source_items
+        ]
 
     @property
     def width(self) -> int | None:
@@ -75,8 +94,14 @@ class IndexSession:
 
     def is_known(self, source_item: SourceItem) -> bool:
         """Return whether an input is indexed and its file unchanged, so that it need not be read again."""
-        stamp = source_item.stamp
-        known = bool(stamp) and self.stamps.get(source_item.encoded_path, ("", ""))[0] == stamp
+        stamp, path = source_item.stamp, source_item.encoded_path
+        known = bool(stamp) and self.stamps.get(path, ("", ""))[0] == stamp
+        if source_item.is_record and stamp:
+            key = source_item.content_id()
+            is_same = self.record_stamps.get(key) == stamp
+            known = is_same and (not path or self.stamps.get(path, ("", ""))[1] == key)
+            if key in self.ids and not is_same:
+                self.changed_ids.add(key)
         self.report.unchanged += known
         return known
 
@@ -107,13 +132,20 @@ class IndexSession:
                 check_encoder(self.path, self.description, encoder, item)
             else:
                 self.description = describe(
-                    encoder, item, width=embedding.numel(), options=self.encoder_options
+                    encoder, item, width=embedding.numel(), options=self.encoder_options, columns=self.columns
                 )
             return
 
     def embed(self, results: Sequence[ReadResult], batch_encoder: BatchEncoder) -> Batch:
         """Embed new inputs; see `ingest.embed`."""
-        return embed(results, batch_encoder, known_ids=self.ids, failed_paths=self.failed, width=self.width)
+        return embed(
+            results, batch_encoder, known_ids=self.indexed_ids, failed_paths=self.failed, width=self.width
+        )
+
+    @property
+    def indexed_ids(self) -> set[str]:
+        """Ids that need not be read again."""
+        return self.ids - self.changed_ids
 
     @property
     def schema(self) -> Any:
@@ -130,6 +162,12 @@ class IndexSession:
         self._delete_replaced(batch)
         if fragments is not None:
             tables.commit_fragments(self.path, tables.ITEMS_TABLE, fragments)
+        elif batch.ids & self.changed_ids:
+            # Parts first: if this run is killed in between, they are computed again.
+            for key in sorted(batch.ids & self.changed_ids):
+                tables.delete_rows(self.path, tables.PARTS_TABLE, key)
+            tables.upsert_rows(self.path, tables.ITEMS_TABLE, rows, self.schema)
+            self.changed_ids -= batch.ids
         elif rows:
             tables.append_rows(self.path, tables.ITEMS_TABLE, rows, self.schema)
         self._pending_failures = []
@@ -164,6 +202,8 @@ class IndexSession:
                     known = key == each.id or not stamp
                 self.report.unchanged += known
                 self.report.duplicates += not known
+            elif each.id in self.changed_ids:
+                self.report.changed += 1
             else:
                 self.report.added += 1
 

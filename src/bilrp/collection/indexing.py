@@ -13,12 +13,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bilrp.collection import tables
+from bilrp.collection import records, tables
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.core import PARTS_PER_COMMIT, Collection, open
 from bilrp.collection.index_session import IndexReport, IndexSession
 from bilrp.collection.ingest import Batch, ReadResult, read_source_item
-from bilrp.collection.sources import SourceItem, decode_path, iter_source_items
+from bilrp.collection.sources import SourceItem, decode_path, iter_source_items, make_source_item
+from bilrp.collection.table_rows import is_table, iter_rows
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder
 from bilrp.encoders import registry
 from bilrp.errors import InputError, to_printable
@@ -45,17 +46,22 @@ def build(
     progress: bool = False,
     column: str | None = None,
     prune: bool = False,
+    embeddings: Any = None,
 ) -> Collection:
-    """Index a folder, files, texts or an iterable of inputs; on an existing collection, only what is new or changed.
+    """Index a folder, files, texts, records or an iterable of inputs; on an existing collection, what is new or changed.
 
     Args:
-        source: A folder, a file, a list of them, texts, or any iterable of what the encoder reads.
+        source: A folder, a file, a list of them, texts, or any iterable of what the encoder reads. Records are dicts, or
+            rows of a .csv, .tsv, .jsonl or .parquet file, a DataFrame or an Arrow table: `text` or `file`; `id`, `name`
+            and `group` if there are any; other columns are metadata. A record whose id is known replaces the stored one.
         encoder: An encoder, its name, or a model.
         path: The collection to write, NAME.lance.
         parts: Also compute and store the parts of every item.
         progress: Show a progress bar.
         column: Column of a .csv, .tsv or .jsonl that contains the texts.
         prune: Remove items of the source's folders and files that no longer exist.
+        embeddings: Vectors [n, h] that you have already, one row for each record or text; the first rows are compared with
+            the encoder's. A column `embedding` of the records does the same.
 
     >>> import tempfile, torch
     >>> images = [image for image in torch.rand(5, 1, 3, 8, 8)]
@@ -64,7 +70,14 @@ def build(
     5
     """
     return build_with_report(
-        source, encoder, path, parts=parts, progress=progress, column=column, prune=prune
+        source,
+        encoder,
+        path,
+        parts=parts,
+        progress=progress,
+        column=column,
+        prune=prune,
+        embeddings=embeddings,
     )[0]
 
 
@@ -77,6 +90,7 @@ def build_with_report(
     progress: bool = False,
     column: str | None = None,
     prune: bool = False,
+    embeddings: Any = None,
     encoder_options: Mapping[str, Any] | None = None,
     backend: str = "local",
     address: str | None = None,
@@ -94,7 +108,7 @@ def build_with_report(
     start = time.perf_counter()
     encoder = registry.load(encoder) if isinstance(encoder, str) else as_encoder(encoder)
     path = str(path)
-    source_items = list(iter_source_items(source, encoder, column=column))
+    source_items = _list_source_items(source, encoder, column, embeddings)
     if not source_items:
         raise InputError(
             f"nothing to index in {_describe_source(source)}: no files or texts that {encoder.name} reads"
@@ -102,6 +116,8 @@ def build_with_report(
     session, batch_encoder = IndexSession.open(path, encoder_options or {}), BatchEncoder(encoder)
     report = session.report
     session.check_encoder_name(encoder)
+    records.check_records(source_items, encoder, batch_encoder)
+    source_items = session.convert_metadata(source_items)
     known: list[SourceItem] = []
     new: list[SourceItem] = []
     for each in source_items:
@@ -113,7 +129,7 @@ def build_with_report(
         bar.start("indexing", len(new))
         done = 0
         while done < len(new):
-            if workers is not None and session.described:
+            if workers is not None and session.described and not session.changed_ids:
                 _index_on_workers(workers, session, new[done:], bar)
                 break
             # workers need the description, so the first batches run locally
@@ -143,6 +159,26 @@ def build_with_report(
         log.warning("%s", NOTE_MESSAGES[kind].format(count=subject))
     report.seconds = time.perf_counter() - start
     return collection, report
+
+
+def _list_source_items(
+    source: Any, encoder: Encoder, column: str | None, embeddings: Any
+) -> list[SourceItem]:
+    """Return the inputs of a source, with the rows of `embeddings`."""
+    if is_table(source):
+        source = list(iter_rows(source))
+    entries = [source] if isinstance(source, Mapping | str | os.PathLike) else source
+    if isinstance(entries, Iterable) and not hasattr(entries, "shape"):
+        entries = list(entries)
+        rows = [each for each in entries if isinstance(each, Mapping)]
+        if rows and len(rows) == len(entries):
+            source_items = [make_source_item(row, n, column=column) for n, row in enumerate(rows)]
+        else:
+            whole = source if isinstance(source, str | os.PathLike) else entries
+            source_items = list(iter_source_items(whole, encoder, column=column))
+    else:
+        source_items = list(iter_source_items(source, encoder, column=column))
+    return source_items if embeddings is None else records.attach_embeddings(source_items, embeddings)
 
 
 @contextmanager
@@ -222,7 +258,7 @@ def _read_ahead(
     waiting: list[Future[ReadResult]] = []
     while True:
         more = islice(remaining, 2 * ITEMS_PER_COMMIT - len(waiting))
-        waiting += [pool.submit(read_source_item, encoder, each, session.ids) for each in more]
+        waiting += [pool.submit(read_source_item, encoder, each, session.indexed_ids) for each in more]
         if not waiting:
             return
         batch, waiting = waiting[:ITEMS_PER_COMMIT], waiting[ITEMS_PER_COMMIT:]

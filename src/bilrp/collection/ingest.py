@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bilrp.collection import thumbnails
@@ -102,8 +103,10 @@ def embed(
     for each in results:
         if each.item is not None and each.id not in known_ids:
             new.setdefault(each.id, each)
-    items = [each.item for each in new.values() if each.item is not None]
-    embeddings = dict(zip(new, batch_encoder.encode(items), strict=True))
+    given = {key: each.source_item.embedding for key, each in new.items()}
+    items = {key: each.item for key, each in new.items() if each.item is not None and given[key] is None}
+    computed = dict(zip(items, batch_encoder.encode(list(items.values())), strict=True))
+    embeddings = computed | {key: torch.from_numpy(v.copy()) for key, v in given.items() if v is not None}
     outcomes, rows = [], []
     for each in results:
         name = each.source_item.source or each.source_item.name
@@ -129,6 +132,7 @@ def _embedding_error(embedding: Tensor | str | None, width: int | None) -> str |
 
 def _to_row(result: ReadResult, key: str, embedding: np.ndarray | None, failed: str | None) -> dict[str, Any]:
     row = {"id": key, "stamp": result.stamp, "failed": failed, "embedding": embedding}
+    row |= result.source_item.metadata
     view = None if result.item is None else result.item.view
     return row | label_columns(result.source_item) | thumbnails.to_row(view)
 

@@ -25,6 +25,7 @@ MAX_CANDIDATE_FRACTION = (
     0.05  # of the items: reading more rows by number takes longer than reading all in order
 )
 LABEL_COLUMNS = ("id", "name", "group", "source")
+HIDDEN_COLUMNS = ("stamp", "thumbnail", "view", "embedding", "failed")  # not meant for conditions
 
 
 class ItemsTable:
@@ -111,6 +112,25 @@ class ItemsTable:
         """Read some columns of some items."""
         columns = tables.take_rows(self.dataset, self.row_numbers[list(positions)], names)
         return {name: column.to_pylist() for name, column in columns.items()}
+
+    def columns(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return the values of some columns for every position."""
+        if not names:
+            return [()] * len(self)
+        rows = list(zip(*tables.read_columns(self.dataset, names).values(), strict=True))
+        return [rows[row] for row in self.row_numbers]
+
+    def find(self, where: str) -> np.ndarray:
+        """Return the positions of the items that match a SQL condition, ascending."""
+        try:
+            rows = self.dataset.to_table(columns=["id"], filter=f"({where}) AND failed IS NULL")
+        except (OSError, ValueError, RuntimeError) as error:
+            names = [name for name in self.dataset.schema.names if name not in HIDDEN_COLUMNS]
+            raise InputError(
+                f"the condition {where!r} cannot be used ({tables.error_message(error)}): compare columns with values, as "
+                f"in \"lang = 'en' AND year > 2019\"; the columns are {', '.join(names)}"
+            ) from None
+        return np.unique(np.array([self.by_id[key] for key in rows.column("id").to_pylist()], dtype=np.int64))
 
     # ------------------------------------------------------------ embeddings
 

@@ -11,14 +11,16 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from bilrp.collection.table_rows import clean_name, iter_rows, parse_cells, read_id, to_scalar
 from bilrp.encoder import Encoder, InputLike
 from bilrp.encoders.image_files import SUFFIXES, check_image_file
 from bilrp.encoders.text.reader import TextReader
@@ -27,20 +29,35 @@ from bilrp.io.files import is_partial
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence", "caption", "title")  # the first that a table has
 TABLE_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+TABLE_SUFFIXES = (*TABLE_DELIMITERS, ".jsonl", ".ndjson", ".parquet")
+FILE_COLUMNS = ("file", "path", "image")  # the first that a record has
+RECORD_STAMP = "record"  # first word of a record's stamp
 
 
 @dataclass(frozen=True)
 class SourceItem:
-    """One input to index: its content for the encoder, its display name, its group, and its path (empty if none)."""
+    """One input to index: its content for the encoder, its display name, its group, and its path (empty if none).
+
+    A record also has an id of its own (`key`, empty if none), metadata, or an embedding.
+    """
 
     content: InputLike
     name: str
     group: str
     source: str
+    key: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    embedding: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     @property
+    def is_record(self) -> bool:
+        return bool(self.key or self.metadata) or self.embedding is not None
+
+    @cached_property
     def stamp(self) -> str:
-        """Size and modification time of the file; empty if there is no file."""
+        """Size and modification time of the file, or the hashes of a record; empty if there is neither."""
+        if self.is_record:
+            return self._record_stamp()
         if not isinstance(self.content, Path):
             return ""
         try:
@@ -49,8 +66,25 @@ class SourceItem:
             return ""
         return f"{status.st_size} {status.st_mtime_ns}"
 
+    def _record_stamp(self) -> str:
+        """Return "record CONTENT ROW": hashes of the content, and of everything that is stored; empty if unreadable."""
+        try:
+            content = self.content_hash()
+        except (OSError, InputError):
+            return ""
+        vector = b"" if self.embedding is None else self.embedding.tobytes()
+        labels = json.dumps([self.name, self.group, sorted(self.metadata.items())])
+        row = hashlib.sha256(labels.encode("utf-8", "surrogatepass") + b"\0" + vector).hexdigest()[:32]
+        return f"{RECORD_STAMP} {content} {row}"
+
     def content_id(self) -> str:
-        """Return the id of the input: a hash of its content, independent of path and name."""
+        """Return the id of the input: its own, or a hash of its content, independent of path and name."""
+        if self.key and isinstance(self.content, Path):
+            check_image_file(self.content)
+        return self.key or self.content_hash()
+
+    def content_hash(self) -> str:
+        """Return a hash of the content."""
         if not isinstance(self.content, Path):
             return hashlib.sha256(_content_bytes(self.content)).hexdigest()[:32]
         check_image_file(self.content)
@@ -64,7 +98,17 @@ class SourceItem:
 
     def failed_id(self) -> str:
         """Return the id of an input that failed, by path and name, because failed inputs may share a content."""
-        return replace(self, content=f"{self.encoded_path} {self.name}").content_id()
+        return self.key or replace(self, content=f"{self.encoded_path} {self.name}").content_hash()
+
+
+def stored_content_hash(key: str, stamp: str | None) -> str:
+    """Return the hash of the content that was indexed: part of a record's stamp, else the id.
+
+    >>> stored_content_hash("doc-1", "record 12ab 34cd"), stored_content_hash("12ab", "")
+    ('12ab', '12ab')
+    """
+    words = (stamp or "").split(" ")
+    return words[1] if len(words) == 3 and words[0] == RECORD_STAMP else key
 
 
 def encode_path(path: str) -> str:
@@ -138,8 +182,61 @@ def _from_list_entry(entry: str | os.PathLike[str], texts: bool, column: str | N
 
 
 def _text_item(text: str, group: str, source: str) -> SourceItem:
+    return SourceItem(text, _shorten(text), group, source)
+
+
+def _shorten(text: str) -> str:
+    """Return the beginning of a text as a name."""
     line = " ".join(text.split())
-    return SourceItem(text, line if len(line) <= 80 else line[:79] + "…", group, source)
+    return line if len(line) <= 80 else line[:79] + "…"
+
+
+def make_source_item(
+    record: Mapping[str, Any],
+    number: int,
+    *,
+    column: str | None = None,
+    source: str = "",
+    group: str = "",
+    folder: Path | None = None,
+) -> SourceItem:
+    """Return a record as an input to index.
+
+    Args:
+        record: `text` (or `column`), or `file`; `id`, `name` and `group` if there are any; `embedding`; other columns are
+            metadata.
+        number: its number, for messages.
+        column: the column that contains the text.
+        source: path of the table and row, if it comes from a file.
+        group: the group, where the record has none.
+        folder: what file names are relative to; None: the working folder.
+    """
+    names = (column,) if column else DEFAULT_TEXT_COLUMNS
+    text_column = next((name for name in names if record.get(name) is not None), None)
+    file_column = next((name for name in FILE_COLUMNS if record.get(name) is not None), None)
+    if text_column is None and file_column is None:
+        raise InputError(
+            f"record {number} has neither a text nor a file: give {' or '.join(map(repr, names))}, or "
+            f"{FILE_COLUMNS[0]!r}; its columns are {', '.join(map(str, record))}"
+        )
+    used = {text_column or file_column, "id", "name", "group", "embedding"}
+    metadata = {clean_name(str(name)): to_scalar(value) for name, value in record.items() if name not in used}
+    if text_column is not None:
+        content: Any = str(record[text_column])
+        shown = _shorten(content)
+    else:
+        content = Path(folder or "", str(record[file_column or ""]))
+        shown, source = content.name, str(content.resolve())
+    embedding = record.get("embedding")
+    return SourceItem(
+        content,
+        str(record.get("name") or shown),
+        str(record.get("group") or group),
+        source,
+        key=read_id(record.get("id"), number),
+        metadata=metadata,
+        embedding=None if embedding is None else np.asarray(embedding, dtype=np.float32),
+    )
 
 
 def _from_path(path: Path, texts: bool, column: str | None) -> Iterator[SourceItem]:
@@ -154,15 +251,35 @@ def _from_path(path: Path, texts: bool, column: str | None) -> Iterator[SourceIt
                 yield SourceItem(file, file.name, group, str(file.resolve()))
     elif texts:
         yield from _text_items(path, column, "")
+    elif path.suffix.lower() in TABLE_SUFFIXES:
+        for number, row in enumerate(_read_rows(path)):
+            yield make_source_item(row, number, folder=path.parent)
     else:
         yield SourceItem(path, path.name, path.parent.name, str(path.resolve()))
 
 
 def _text_items(path: Path, column: str | None, folder: str) -> Iterator[SourceItem]:
     """Yield each text of a file that is not empty; its group is that of its row, else the folder."""
-    for number, (text, group) in enumerate(_read_texts(path, column)):
-        if text.strip():
-            yield _text_item(text.strip(), group or folder, f"{path.resolve()}#{number}")
+    source = path.resolve()
+    if path.suffix.lower() not in TABLE_SUFFIXES:
+        for number, line in enumerate(_read_file(path).splitlines()):
+            if line.strip():
+                yield _text_item(line.strip(), folder, f"{source}#{number}")
+        return
+    rows = _read_rows(path)
+    if not rows:
+        return
+    names = list(rows[0])
+    column = column or next((name for name in DEFAULT_TEXT_COLUMNS if name in names), None)
+    if column is None or column not in names:
+        raise InputError(
+            f"{path}: choose the column with the texts with --column; there are {', '.join(map(str, names))}"
+        )
+    for number, row in enumerate(rows):
+        text = str(row.get(column) or "").strip()
+        if text:
+            record = {**row, column: text}
+            yield make_source_item(record, number, column=column, source=f"{source}#{number}", group=folder)
 
 
 def _walk(folder: Path, suffixes: Iterable[str]) -> Iterator[Path]:
@@ -177,35 +294,25 @@ def _walk(folder: Path, suffixes: Iterable[str]) -> Iterator[Path]:
                 yield file
 
 
-def _read_texts(path: Path, column: str | None) -> Iterator[tuple[str, str]]:
-    """Yield (text, group) of each row of a table, object of a .jsonl, or line of any other file."""
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a .csv, .tsv, .jsonl or .parquet file."""
     suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return [dict(row) for row in iter_rows(path)]
     if suffix in TABLE_DELIMITERS:
-        rows = csv.DictReader(io.StringIO(_read_file(path)), delimiter=TABLE_DELIMITERS[suffix])
-        yield from _select_column(path, rows, list(rows.fieldnames or ()), column)
-    elif suffix in (".jsonl", ".ndjson"):
-        try:
-            objects = [json.loads(line) for line in _read_file(path).splitlines() if line.strip()]
-        except ValueError as error:
-            raise InputError(f"{path}: each line must be a JSON object ({error})") from None
-        if not all(isinstance(o, dict) for o in objects):
-            raise InputError(f"{path}: each line must be a JSON object")
-        yield from _select_column(path, objects, list(objects[0]) if objects else [], column)
-    else:
-        yield from ((line, "") for line in _read_file(path).splitlines())
-
-
-def _select_column(
-    path: Path, rows: Iterable[dict[str, Any]], names: list[str], column: str | None
-) -> Iterator[tuple[str, str]]:
-    if column is None:
-        column = next((name for name in DEFAULT_TEXT_COLUMNS if name in names), None)
-    if column is None or column not in names:
-        raise InputError(
-            f"{path}: choose the column with the texts with --column; there are {', '.join(names)}"
-        )
-    for row in rows:
-        yield str(row.get(column) or ""), str(row.get("group") or "")
+        reader = csv.DictReader(io.StringIO(_read_file(path)), delimiter=TABLE_DELIMITERS[suffix])
+        names = list(reader.fieldnames or ())
+        rows = [
+            {name: row.get(name) for name in names} for row in reader
+        ]  # cells beyond the header have no name
+        return parse_cells(rows, keep=("id", "name", "group", *DEFAULT_TEXT_COLUMNS))
+    try:
+        objects = [json.loads(line) for line in _read_file(path).splitlines() if line.strip()]
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: each line must be a JSON object ({error})") from None
+    if not all(isinstance(o, dict) for o in objects):
+        raise InputError(f"{path}: each line must be a JSON object")
+    return objects
 
 
 def _read_file(path: Path) -> str:

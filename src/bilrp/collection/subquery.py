@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
 
 from bilrp.collection.packed_parts import SparseColumns
 from bilrp.decomposition import Decomposition
@@ -35,6 +36,27 @@ def query_vector(
     """
     included, excluded = _split_regions(parts.count, part, without)
     return embedding - parts.sum(excluded) if part is None else parts.sum(included)
+
+
+def as_vector(query: object, width: int) -> np.ndarray | None:
+    """Return a query that is a vector [h] (tensor, array, or list of numbers) as float32; None for other queries.
+
+    Args:
+        query: A query of any kind.
+        width: Number of coordinates of an embedding.
+
+    >>> as_vector([1, 0], 2).tolist(), as_vector("a text", 2)
+    ([1.0, 0.0], None)
+    """
+    if isinstance(query, list | tuple) and query and all(isinstance(each, int | float) for each in query):
+        query = np.asarray(query, dtype=np.float32)
+    if isinstance(query, Tensor):
+        query = query.detach().cpu().numpy() if query.dim() == 1 else None
+    if not isinstance(query, np.ndarray) or query.ndim != 1 or query.dtype.kind not in "fiu":
+        return None
+    if query.shape != (width,) or not np.isfinite(query).all():
+        raise InputError(f"a vector to search by needs {width} finite numbers, got {list(query.shape)}")
+    return query.astype(np.float32)
 
 
 def restrict_query(

@@ -20,6 +20,10 @@ from bilrp.collection import file_checksums
 from bilrp.errors import InputError, describe_error, import_optional, wrap_errors
 
 FORMAT_VERSION = 1
+RESERVED_COLUMNS = frozenset(
+    {"id", "name", "group", "source", "stamp", "text", "thumbnail", "view", "embedding", "failed"}
+)
+COLUMN_TYPES = ("bool", "int64", "double", "string")  # of metadata
 METADATA_KEY = b"bilrp"
 BLOCK_BYTES = 16 * 2**20  # embeddings read at once
 ITEMS_TABLE, PARTS_TABLE = "items.lance", "parts.lance"
@@ -38,6 +42,8 @@ def items_schema(width: int, description: Mapping[str, Any]) -> Any:
     """Return the Arrow schema of the items table, with the description as metadata."""
     import pyarrow as pa
 
+    types = {"bool": pa.bool_(), "int64": pa.int64(), "double": pa.float64(), "string": pa.string()}
+    columns = description.get("columns") or {}
     return pa.schema(
         [
             ("id", pa.string()),
@@ -50,6 +56,7 @@ def items_schema(width: int, description: Mapping[str, Any]) -> Any:
             ("view", pa.string()),
             ("embedding", pa.list_(pa.float32(), width)),
             ("failed", pa.string()),
+            *((name, types[kind]) for name, kind in columns.items()),
         ],
         metadata={METADATA_KEY: json.dumps(dict(description)).encode()},
     )
@@ -256,6 +263,21 @@ def delete_rows(path: str, name: str, key: str) -> None:
             escaped = key.replace("'", "''")
             dataset.delete(f"id = '{escaped}'")
         record_checksums(path, name)
+
+
+def upsert_rows(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> None:
+    """Replace the rows with these ids, or append those that are new, in one commit.
+
+    Args:
+        path, name, rows, schema: As for `append_rows`; the table exists.
+    """
+    dataset = open_table(path, name)
+    if dataset is None:
+        raise InputError(DAMAGED_MESSAGE)
+    with _wrap_write_errors(path):
+        merge = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        merge.execute(_to_arrow(rows, schema))
+    record_checksums(path, name)
 
 
 def update_rows(path: str, name: str, rows: Sequence[Mapping[str, str]]) -> None:
