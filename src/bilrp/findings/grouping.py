@@ -2,6 +2,10 @@
 
 A finding contains every pair between its regions of a and its regions of b; its relevance is Σ_{I∈A} Σ_{I'∈B} R_II'.
 No pair is in two findings; some pairs are in none.
+
+Blocks grow around peaks of the relevance, and one fact may have several: the eye of one cat matches both eyes of another.
+So blocks of one sign with the same regions on one side become one finding, and a block whose regions are all in stronger
+findings is none: it says again that these regions are alike.
 """
 
 from __future__ import annotations
@@ -27,7 +31,17 @@ MIN_STRENGTH_FRACTION = 0.2  # of the strongest block
 MAX_AREA_FRACTION = 0.25  # of either input: a larger block is not a finding,
 MAX_SMALL_BLOCK_REGIONS = 4  # unless it has at most this many regions
 MIN_FINDINGS = 3  # with fewer, the smoothing window is halved
-MIN_REPORTED_FRACTION = 0.02  # of the strongest finding's relevance
+MIN_REPORTED_FRACTION = 0.1  # of the strongest finding's relevance
+MAX_CARRIED_FRACTION = (
+    0.95  # of the |relevance| of all findings: weaker ones are left out once these carry so much
+)
+MIN_SAME_FRACTION = 0.5  # of the smaller of two sets of regions: with more in common they are the same,
+MIN_MERGED_FRACTION = (
+    0.25  # and a block with at least this much of the other's relevance is merged with it, if
+)
+MIN_KEPT_FRACTION = (
+    0.8  # of the relevance of both remains: pairs between their other regions have the same sign
+)
 MAX_PEAKS = 100
 MAX_GROWTH_ROUNDS = 20  # most blocks converge after three
 
@@ -77,12 +91,7 @@ def extract_findings(
         layouts = density.a.halve_window(), density.b.halve_window()
         density = RelevanceDensity.from_relevance(density.relevance, *layouts)
         blocks = density.find_blocks()
-    strongest = sorted(blocks, key=lambda block: -abs(block.relevance))[:k]
-    strongest = [
-        block
-        for block in strongest
-        if abs(block.relevance) >= MIN_REPORTED_FRACTION * abs(strongest[0].relevance)
-    ]
+    strongest = select_carrying(density.merge_blocks(blocks))[:k]
     return [
         Finding(
             np.flatnonzero(block.members[0]).tolist(),
@@ -91,6 +100,18 @@ def extract_findings(
             block.relevance / score if score else None,
         )
         for block in strongest
+    ]
+
+
+def select_carrying(blocks: Sequence[_Block]) -> list[_Block]:
+    """Return the strongest blocks that together carry nearly all |relevance| of the blocks, without those much weaker."""
+    ordered = sorted(blocks, key=lambda block: -abs(block.relevance))
+    strength = np.abs([block.relevance for block in ordered])
+    before = np.cumsum(strength) - strength
+    return [
+        block
+        for block, own, carried in zip(ordered, strength, before, strict=True)
+        if own >= MIN_REPORTED_FRACTION * strength[0] and carried < MAX_CARRIED_FRACTION * strength.sum()
     ]
 
 
@@ -138,7 +159,7 @@ class RelevanceDensity:
                 continue
             overlaps = any(alone.overlaps(other) for other in accepted)
             block = self.grow(peak, accepted) if overlaps else alone
-            if block is None:
+            if block is None or self.is_too_large(block):
                 continue
             strongest = max((abs(other.relevance) for other in accepted), default=0.0)
             if abs(block.relevance) >= min(
@@ -146,6 +167,67 @@ class RelevanceDensity:
             ):
                 accepted.append(block)
         return accepted
+
+    def merge_blocks(self, blocks: Sequence[_Block]) -> list[_Block]:
+        """Return disjoint blocks, one for each fact: see the docstring of the module."""
+        merged: list[_Block] = []
+        for block in sorted(blocks, key=lambda block: -abs(block.relevance)):
+            alike = [other for other in merged if other.relevance * block.relevance > 0]
+            if self.is_covered(block, alike):
+                continue
+            union, target = self.find_merger(block, merged)
+            if union is not None:
+                merged = [union if other is target else other for other in merged]
+            elif not any(block.overlaps(other) for other in merged):
+                merged.append(block)
+        return merged
+
+    def is_covered(self, block: _Block, others: Sequence[_Block]) -> bool:
+        """Return whether both sides of a block are mostly regions of other blocks."""
+        if not others:
+            return False
+        for side, layout in enumerate((self.a, self.b)):
+            mine, area = block.members[side], layout.area_fraction
+            inside = mine & np.any([other.members[side] for other in others], axis=0)
+            if area[inside].sum() < MIN_SAME_FRACTION * area[mine].sum():
+                return False
+        return True
+
+    def find_merger(self, block: _Block, merged: Sequence[_Block]) -> tuple[_Block | None, _Block | None]:
+        """Return the union of a block with the strongest that has the same regions on one side, and that other block."""
+        for other in sorted(merged, key=lambda other: -abs(other.relevance)):
+            if other.relevance * block.relevance <= 0 or not self.shares_a_side(block, other):
+                continue
+            if abs(block.relevance) < MIN_MERGED_FRACTION * abs(other.relevance):
+                continue
+            union = self.unite(block, other)
+            total = block.relevance + other.relevance
+            is_free = not any(union.overlaps(third) for third in merged if third is not other)
+            is_one = self.has_joined_words(union) and not self.is_too_large(union)
+            if is_free and is_one and union.relevance / total >= MIN_KEPT_FRACTION:
+                return union, other
+        return None, None
+
+    def shares_a_side(self, one: _Block, other: _Block) -> bool:
+        """Return whether two blocks have the same regions on one side, by area of the smaller."""
+        for side, layout in enumerate((self.a, self.b)):
+            area, mine, its = layout.area_fraction, one.members[side], other.members[side]
+            least = min(area[mine].sum(), area[its].sum())
+            if area[mine & its].sum() >= MIN_SAME_FRACTION * least:
+                return True
+        return False
+
+    def has_joined_words(self, block: _Block) -> bool:
+        """Return whether the words of a block are one phrase; areas of an image may be apart, as two eyes are."""
+        return all(
+            layout.window_width > 0 or layout.select_connected(mine, int(mine.argmax())).sum() == mine.sum()
+            for layout, mine in zip((self.a, self.b), block.members, strict=True)
+        )
+
+    def unite(self, one: _Block, other: _Block) -> _Block:
+        """Return the block of all regions of two blocks, with the relevance of all pairs between them."""
+        members = (one.members[0] | other.members[0], one.members[1] | other.members[1])
+        return _Block(members, float(self.relevance[np.ix_(*members)].sum()))
 
     def is_too_large(self, block: _Block) -> bool:
         """Return whether a block of more than a few regions covers too much of either input."""
