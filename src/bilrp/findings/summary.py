@@ -86,6 +86,45 @@ class ExplanationLike(Protocol):
     def reference_score(self) -> float: ...
 
 
+class AccountClause(NamedTuple):
+    """A term of the score in words; `kind` is positive, negative, special_tokens, unattributed or none."""
+
+    kind: str
+    text: str
+
+
+class Summary(NamedTuple):
+    """The sentences of a summary.
+
+    Args:
+        verdict: How similar the two are.
+        lead: The beginning of the sentence about matches.
+        named: The findings it names, from 0, strongest first.
+        matches: That sentence.
+        account_lead: The beginning of the sentence about what adds up to the score.
+        account: Its clauses.
+        warnings: Warnings, one sentence each.
+        is_warning_first: Whether the first warning belongs before the matches.
+    """
+
+    verdict: str
+    lead: str
+    named: tuple[int, ...]
+    matches: str
+    account_lead: str
+    account: tuple[AccountClause, ...]
+    warnings: tuple[str, ...]
+    is_warning_first: bool
+
+    def __str__(self) -> str:
+        """Return all sentences, in the order in which people read them."""
+        first = 1 if self.is_warning_first else 0
+        account = f"{self.account_lead}{', '.join(clause.text for clause in self.account)}."
+        return " ".join(
+            [self.verdict, *self.warnings[:first], self.matches, account, *self.warnings[first:]]
+        )
+
+
 def summarize(
     explanation: ExplanationLike, findings: Sequence[Finding], *, random_scores: Sequence[float] | None = None
 ) -> str:
@@ -96,13 +135,34 @@ def summarize(
         findings: Its findings, strongest first.
         random_scores: Cosines of random pairs to compare the score with.
     """
+    return str(collect_summary(explanation, findings, random_scores=random_scores))
+
+
+def collect_summary(
+    explanation: ExplanationLike, findings: Sequence[Finding], *, random_scores: Sequence[float] | None = None
+) -> Summary:
+    """Return the sentences of `summarize`, for pages that show matches as crops and the account as a bar.
+
+    Args:
+        explanation, findings, random_scores: As for `summarize`.
+    """
     verdict = describe_verdict(explanation, random_scores=random_scores)
     warnings = [f"{warning[0].upper()}{warning[1:]}." for warning in list_warnings(explanation, findings)]
-    first = 1 if is_mostly_unattributed(explanation) else 0  # that warning comes before the findings
     is_weak = verdict.startswith(random_baseline.NOT_SIMILAR)
-    carried = _describe_matches(explanation, findings, is_weak=is_weak)
-    sentences = [verdict, *warnings[:first], carried, _describe_account(explanation), *warnings[first:]]
-    return " ".join(sentences)
+    lead = "Most alike:" if explanation.is_distance else "Strongest:" if is_weak else "Carried by"
+    sign = -1 if explanation.is_distance else 1  # a distance is lowered by what is alike
+    named = [n for n, f in enumerate(findings) if sign * f.relevance > 0][:MAX_NAMED_FINDINGS]
+    account_lead, clauses = _describe_account(explanation)
+    return Summary(
+        verdict=verdict,
+        lead=lead,
+        named=tuple(named),
+        matches=_describe_matches(explanation, findings, named, lead),
+        account_lead=account_lead,
+        account=tuple(clauses),
+        warnings=tuple(warnings),
+        is_warning_first=is_mostly_unattributed(explanation),  # that warning is the first
+    )
 
 
 def describe_differences(
@@ -130,8 +190,9 @@ def describe_differences(
 
 
 def label_finding(explanation: ExplanationLike, finding: Finding) -> str:
-    """Return where a finding is in a and in b."""
-    return f"{_describe_regions(explanation.a, finding.a)} ↔ {_describe_regions(explanation.b, finding.b)}"
+    """Return where a finding is in a and in b: words, or positions in images."""
+    sides = ((explanation.a, finding.a), (explanation.b, finding.b))
+    return " ↔ ".join(_describe_regions(side, numbers, include_size=False) for side, numbers in sides)
 
 
 def is_mostly_unattributed(explanation: ExplanationLike) -> bool:
@@ -248,14 +309,15 @@ def _is_long_text(side: DecompositionLike) -> bool:
     return isinstance(side.view, Text) and len(side.view.text.split()) > random_baseline.MAX_BASELINE_WORDS
 
 
-def _describe_matches(explanation: ExplanationLike, findings: Sequence[Finding], *, is_weak: bool) -> str:
-    """Return the strongest findings that make the two similar (for a distance, those that lower it), by their number."""
-    sign = -1 if explanation.is_distance else 1
-    strongest = [(n, f) for n, f in enumerate(findings, 1) if sign * f.relevance > 0][:MAX_NAMED_FINDINGS]
-    if not strongest:
+def _describe_matches(
+    explanation: ExplanationLike, findings: Sequence[Finding], named: Sequence[int], lead: str
+) -> str:
+    """Return the named findings as one sentence, each with its number or its words."""
+    if not named:
         return "No regions stand out as alike."
-    matches = [f"{_name_match(explanation, f, n)} ({format_relevance(f)})" for n, f in strongest]
-    lead = "Most alike:" if explanation.is_distance else "Strongest:" if is_weak else "Carried by"
+    matches = [
+        f"{_name_match(explanation, findings[n], n + 1)} ({format_relevance(findings[n])})" for n in named
+    ]
     return f"{lead} {_join_phrases(matches)}."
 
 
@@ -280,8 +342,11 @@ def _name_match(explanation: ExplanationLike, finding: Finding, number: int) -> 
     return " with ".join(_describe_regions(side, numbers) for side, numbers in sides)
 
 
-def _describe_account(explanation: ExplanationLike) -> str:
-    """Return what adds up to the score: shares of it or, near zero, the terms themselves."""
+def _describe_account(explanation: ExplanationLike) -> tuple[str, list[AccountClause]]:
+    """Return the beginning of the sentence about what adds up to the score, and its clauses.
+
+    Amounts are shares of the score or, near zero, the terms themselves.
+    """
     terms = explanation.breakdown
     near_zero = terms.is_near_zero
     positive, negative = terms.positive + terms.self_terms_a + terms.self_terms_b, terms.negative
@@ -297,28 +362,35 @@ def _describe_account(explanation: ExplanationLike) -> str:
 
     noun = {"text": "words"}.get(_name_input_kind(explanation), "regions")
     if explanation.is_distance:
-        clauses = [f"{amount(positive)} sets the two apart", f"{amount(-negative)} brings them together"]
+        clauses = [
+            AccountClause("positive", f"{amount(positive)} sets the two apart"),
+            AccountClause("negative", f"{amount(-negative)} brings them together"),
+        ]
     else:
-        clauses = [f"{amount(positive)} is explained by matching {noun}"]
-        clauses += [f"{amount(-negative)} counts against it"] if matters(negative) else []
+        clauses = [AccountClause("positive", f"{amount(positive)} is explained by matching {noun}")]
+        if matters(negative):
+            clauses.append(AccountClause("negative", f"{amount(-negative)} counts against it"))
     if matters(terms.special_tokens):
-        clauses.append(f"{amount(terms.special_tokens)} comes from special tokens")
+        clauses.append(
+            AccountClause("special_tokens", f"{amount(terms.special_tokens)} comes from special tokens")
+        )
     unattributed = terms.unattributed - terms.shared
     if matters(unattributed):
-        clauses.append(f"{amount(unattributed)} is unattributed{_describe_reference(explanation)}")
+        rest = f"{amount(unattributed)} is unattributed{_describe_reference(explanation)}"
+        clauses.append(AccountClause("unattributed", rest))
     else:
-        clauses.append("nothing is unattributed")
+        clauses.append(AccountClause("none", "nothing is unattributed"))
     name = explanation.similarity.replace("_", " ") if explanation.is_distance else "score"
     if terms.is_centered:
         specific = format_number(terms.specific)
         shared = f"Any two {_name_input_kind(explanation)}s share {format_number(terms.shared)} of the {name}. "
         shared = shared if abs(terms.shared) > NEAR_ZERO_FRACTION * (terms.scale or 0.0) else ""
         if near_zero:
-            return f"{shared}What is specific to these two is near zero ({specific}): {', '.join(clauses)}."
-        return f"{shared}Of what is specific to these two ({specific}) {', '.join(clauses)}."
+            return f"{shared}What is specific to these two is near zero ({specific}): ", clauses
+        return f"{shared}Of what is specific to these two ({specific}) ", clauses
     if near_zero:
-        return f"The {name} is near zero ({format_number(explanation.score)}): {', '.join(clauses)}."
-    return f"Of the {name} {', '.join(clauses)}."
+        return f"The {name} is near zero ({format_number(explanation.score)}): ", clauses
+    return f"Of the {name} ", clauses
 
 
 def _describe_reference(explanation: ExplanationLike) -> str:

@@ -17,11 +17,11 @@ import numpy as np
 
 from bilrp.errors import InputError, to_printable
 from bilrp.findings.region_layout import to_label_image
-from bilrp.findings.summary import describe_verdict
+from bilrp.findings.summary import collect_summary
 from bilrp.inputs import MAX_VIEW_SIDE_PIXELS, Image, Text
 from bilrp.io import files
 from bilrp.render import bundle, findings_figure, links
-from bilrp.render.styles import resolve_palette
+from bilrp.render.styles import Show, check_show, resolve_palette
 from bilrp.render.visibility import list_visible_regions, select_visible
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def render_html(
     names: tuple[str, str] | None = None,
     compact: bool = False,
     special_tokens: bool = False,
+    show: Show = "matches",
 ) -> str:
     """Return the page as one string.
 
@@ -63,12 +64,15 @@ def render_html(
         names: Names of the two inputs.
         compact: For a frame: fit the height, and fold everything below the findings.
         special_tokens: Draw special tokens ([CLS], </s>) of texts.
+        show: What the page shows first: "matches" or "differences".
 
     >>> Path("why.html").write_text(render_html(explanation))  # doctest: +SKIP
     """
     resolve_palette(palette)  # raises if unknown
     names = None if names is None else (to_printable(names[0]), to_printable(names[1]))
-    data = build_payload(explanation, title=title, style=style, names=names, special_tokens=special_tokens)
+    data = build_payload(
+        explanation, title=title, style=style, names=names, special_tokens=special_tokens, show=show
+    )
     data |= {"palette": palette, "compact": compact}
     document_title = f"{data['title']}: {' and '.join(data['names'])}" if data["names"] else data["title"]
     return build_document(data, title=document_title, entry="mount", start=_START_SCRIPT, css=_PAGE_CSS)
@@ -132,6 +136,7 @@ def build_payload(
     style: str | links.Style | None = None,
     names: tuple[str, str] | None = None,
     special_tokens: bool = False,
+    show: Show = "matches",
 ) -> dict[str, Any]:
     """Return the JSON data of the page: both inputs, relevance of pairs, score breakdown, findings, drawing parameters.
 
@@ -141,6 +146,7 @@ def build_payload(
         style: Name of a link style, or a style.
         names: Names of the two inputs.
         special_tokens: Include special tokens of texts.
+        show: What the page shows first: "matches" or "differences".
 
     >>> build_payload(explanation)["account"]["score"]  # doctest: +SKIP
     """
@@ -160,8 +166,7 @@ def build_payload(
         "distance": explanation.is_distance,
         "account": serialize_breakdown(full),
         "near_zero": full.breakdown.is_near_zero,
-        "summary": full.summary(),
-        "verdict": describe_verdict(full),
+        **_serialize_summary(full),
         **_number_visible(
             findings_figure.serialize_differences(full, special_tokens=special_tokens), numbers
         ),
@@ -171,9 +176,22 @@ def build_payload(
         "b": serialize_side(explanation.b) | {"numbers": numbers[1]},
         "drawing": resolve_link_parameters(relevance, None if is_named else style),
         "style": style if is_named else "",
+        "show": check_show(show),
         "names": _display_names(explanation, names),
         "styles": {name: _link_parameters(style) for name, style in links.STYLES.items()},
         "facts": _origin_facts(explanation),
+    }
+
+
+def _serialize_summary(explanation: Explanation) -> dict[str, Any]:
+    """Return the summary as one text and in parts: the page shows matches as crops, and the account as a bar."""
+    parts = collect_summary(explanation, explanation.findings())
+    return {
+        "summary": str(parts),
+        "verdict": parts.verdict,
+        "carried": {"lead": parts.lead, "named": parts.named, "text": parts.matches},
+        "tally": {"lead": parts.account_lead, "clauses": parts.account},
+        "warnings": parts.warnings,
     }
 
 

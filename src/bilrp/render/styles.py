@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from bilrp.errors import InputError
 
@@ -103,3 +104,18 @@ def resolve_palette(name: str) -> Palette:
     if name not in PALETTES:
         raise InputError(f"no palette {name!r}: use one of {', '.join(PALETTES)}")
     return PALETTES[name]
+
+
+Show = Literal["matches", "differences"]
+
+
+def check_show(name: str) -> Show:
+    """Return what a figure or page shows, "matches" or "differences"; raise InputError for another name.
+
+    >>> check_show("differences")
+    'differences'
+    """
+    for known in get_args(Show):
+        if name == known:
+            return known
+    raise InputError(f"cannot show {name!r}: use one of {', '.join(get_args(Show))}")

@@ -28,6 +28,7 @@ function focusPoint(app, side) {
   const active = activeOf(app);
   if (!active) return null;
   const { centres } = app.layout[side].shape;
+  if (active.difference != null) return active.side === side ? centres[active.set[0]] : null;
   if (active.finding != null) return centres[app.model.findings[active.finding].best[side]];
   if (active.side === side) return centres[active.set[0]];
   return centres[active.partner ?? strongest(partnersOf(app, active), 1)[0]] ?? null;
@@ -48,7 +49,7 @@ export function reveal(app, side, i) {
 export function pin(app, choice) {
   const { state } = app;
   const free = !choice || same(state.pinned, choice);
-  const listed = free || choice.finding != null ? null : choice;
+  const listed = free || choice.finding != null || choice.difference != null ? null : choice;
   Object.assign(state, { pinned: free ? null : choice, listed, peek: null });
   if (!choice) state.preview = null;
   if (listed) tabStop(app, OTHER[choice.side], strongest(partnersOf(app, choice), 1)[0] ?? 0);

@@ -41,7 +41,8 @@ export function showControls(app) {
   }
   elements.paper.checked = state.paper;
   elements.draw.value = state.draw;
-  for (const button of app.dom.switch.children) button.setAttribute("aria-pressed", button.dataset.draw === state.draw);
+  for (const button of app.dom.switch.children)
+    button.setAttribute("aria-pressed", button.dataset.draw ? button.dataset.draw === state.draw && !state.plain : state.plain);
 }
 
 /** Set one parameter; the other is moved so that l < h. */
@@ -61,7 +62,7 @@ function applyControl(app, { type, name, value, checked }) {
     return { drawing: withParameter(state.drawing, name, fromSlider(app, name, Number(value))), ...paperState(state) };
   if (name === "style") return { drawing: { ...(model.data.styles[value] ?? model.data.drawing) }, ...paperState(state) };
   if (name === "paper") return checked ? paperState(state) : { paper: false };
-  if (name === "draw") return { draw: value };
+  if (name === "draw") return { draw: value, plain: false };
   return { shown: { ...state.shown, [name]: checked } };
 }
 
@@ -78,8 +79,10 @@ export function listenControls(app) {
     return repaint(app);
   });
   app.dom.switch.addEventListener("click", ({ target }) => {
-    if (!target.dataset.draw) return;
-    Object.assign(app.state, { draw: target.dataset.draw, pinned: null, listed: null, peek: null });
+    const { draw } = target.dataset;
+    if (!target.matches("button")) return;
+    if (draw) Object.assign(app.state, { draw, plain: false, pinned: null, listed: null, peek: null });
+    else app.state.plain = !app.state.plain;
     showControls(app);
     listAll(app);
     repaint(app);

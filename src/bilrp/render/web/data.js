@@ -83,6 +83,23 @@ export function strongest(values, k) {
   return best;
 }
 
+const APART = 2.5; // sizes of a region: nearer ones show the same place
+
+/** The first of these pairs of regions, without those that are near a stronger one on both sides. Words are never near. */
+export function spread(pairs, a, b, count) {
+  const chosen = [];
+  const isNear = (shape, i, j) => {
+    if (shape.words || i === j) return i === j;
+    const [[top, left, bottom, right], [x, y], [u, v]] = [shape.boxes[i], shape.centres[i], shape.centres[j]];
+    return Math.hypot(x - u, y - v) < APART * Math.max(bottom - top, right - left);
+  };
+  for (const [i, j] of pairs) {
+    if (chosen.length === count) break;
+    if (!chosen.some(([k, l]) => isNear(a, i, k) && isNear(b, j, l))) chosen.push([i, j]);
+  }
+  return chosen;
+}
+
 /** Relevance of every region of the other side with the chosen regions: the sum of their rows (or columns). */
 export function partners(relevance, rows, columns, side, chosen) {
   const out = new Float64Array(side === "a" ? columns : rows);

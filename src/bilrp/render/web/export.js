@@ -71,8 +71,8 @@ function copyOfStage(app) {
 
 /** A side's letter and name above it. */
 function captionOf(app, side, ink, y) {
-  const { x } = app.layout[side];
-  const at = { x, y: y + app.layout[side].y - 12, fill: ink.ink };
+  const [x, top] = app.layout[side].caption;
+  const at = { x, y: y + top + 22, fill: ink.ink };
   const name = node("svg:tspan", { dx: 8, "font-size": 13, "font-weight": 400, fill: ink.soft });
   name.textContent = app.model.data.names?.[side === "a" ? 0 : 1] ?? "";
   return node("svg:text", { ...at, "font-size": 17, "font-weight": 600 }, side.toUpperCase(), name);

@@ -1,11 +1,11 @@
 // @ts-check
-// The list of findings: number, both positions, share. Hovering over one shows it alone, with its pairs.
+// The cards of matches and differences: number, crops or words, share. Hovering over one shows it alone, with its pairs.
 
 import { node } from "./dom.js";
 import { change } from "./paint.js";
 import { shownFindings } from "./scene.js";
 import { thumb } from "./thumbnails.js";
-import { capital, nameOf, ofScore, percent, same, shortName } from "./words.js";
+import { capital, nameOf, ofScore, percent, same } from "./words.js";
 
 /** Let a list entry show its selection while hovered, and pin it when clicked. */
 export function makeButton(app, el, choice) {
@@ -25,11 +25,8 @@ export function makeButton(app, el, choice) {
   return el;
 }
 
-/** 'left ↔ middle'; empty for texts, whose words are shown. */
-function whereWords(data, one) {
-  const places = ["a", "b"].filter((side) => !data[side].names).map((side) => shortName(data, side, one[side]));
-  return places[0] === places[1] ? places[0] : places.join(" ↔ ");
-}
+/** The selection of a difference. */
+export const differenceChoice = ({ k, side, regions }) => ({ difference: k, side, set: regions });
 
 function entry(app, one) {
   const { data, whole } = app.model;
@@ -40,11 +37,10 @@ function entry(app, one) {
   const sign = one.relevance > 0 ? "positive" : "negative";
   const el = node(
     "button",
-    { type: "button", class: sign, "aria-label": `Finding ${one.k + 1}: ${capital(names)}, ${said}` },
+    { type: "button", class: sign, "aria-label": `Match ${one.k + 1}: ${capital(names)}, ${said}` },
     node("span", { class: "pair" }, ...sides.map((side) => thumb(app, side, one[side], [128, 100], 0.5, one.best[side]))),
     node("span", { class: "number" }, `${one.k + 1}`),
     node("span", { class: "share" }, share),
-    node("span", { class: "where" }, one.label ?? whereWords(data, one)),
   );
   return makeButton(app, el, { finding: one.k });
 }
@@ -62,7 +58,7 @@ function differenceEntry(app, one) {
     node("span", { class: "share" }, share),
     node("span", { class: "where" }, `in ${one.side.toUpperCase()}`),
   );
-  return makeButton(app, el, { side: one.side, set: one.regions });
+  return makeButton(app, el, differenceChoice(one));
 }
 
 /** The list below the figure: differences while they are drawn, else findings. */

@@ -3,6 +3,10 @@
 
 import { labelMap, maskCentres, outlines } from "./outlines.js";
 import { flowWords, GUTTER, runsOf, exitPath } from "./text.js";
+import { captionName } from "./words.js";
+
+const LETTER = 28; // left of a text without a name, where its letter stands
+const LARGEST_TEXT = 1.8; // times the normal size, for texts above each other that do not fill the width
 
 const round = (x) => Math.round(100 * x) / 100;
 /** @type {(box: number[]) => number[]} */
@@ -64,12 +68,8 @@ export function union(shape, chosen) {
   if (shape.words) return runsOf(shape, chosen).map(({ box }) => boxPath(box, 4)).join("");
   if (chosen.size < 2) return [...chosen].map((i) => shape.paths[i]).join("");
   const { cells } = shape;
-  return outlines(
-    cells,
-    cells.map.map((i) => (chosen.has(i) ? 0 : -1)),
-    1,
-    cells.to,
-  )[0];
+  const one = cells.map.map((i) => (chosen.has(i) ? 0 : -1));
+  return outlines(cells, one, 1, cells.to, shape.boxes.length > 1)[0];
 }
 
 /** The smallest box around some regions. */
@@ -90,21 +90,42 @@ export function layout(data, width, tall, head, measure) {
   const words = ["a", "b"].filter((side) => !data[side].places).length;
   const gap = stacked ? (words === 2 ? 110 : 44) : clamp(width * 0.13, 56, 160);
   const most = stacked ? width : (width - gap) / 2;
-  const fit = (side) => {
-    const shape = shapeOf(side, stacked && !side.places ? most - GUTTER : most, measure);
-    const scale = shape.words ? 1 : Math.min(most / shape.width, tall / shape.height);
+  const room = (side) => (stacked && !side.places ? most - GUTTER - LETTER : most);
+  const fit = (side, scaleOfText = 1) => {
+    const shape = shapeOf(side, room(side), measure);
+    const scale = shape.words ? scaleOfText : Math.min(most / shape.width, tall / shape.height);
     return { shape, w: shape.width * scale, h: shape.height * scale };
   };
-  const [a, b] = [fit(data.a), fit(data.b)];
+  let [a, b] = [fit(data.a), fit(data.b)];
   if (stacked) {
-    const x = (side) => (side.shape.words ? 0 : (width - side.w) / 2);
-    const below = head + a.h + gap + head;
-    return { stacked, width, height: below + b.h, a: { ...a, x: x(a), y: head }, b: { ...b, x: x(b), y: below } };
+    const fill = words === 2 ? clamp(room(data.a) / Math.max(a.w, b.w), 1, LARGEST_TEXT) : 1;
+    if (fill > 1) [a, b] = [fit(data.a, fill), fit(data.b, fill)];
+    return stack(data, width, head, gap, a, b);
   }
   const left = (width - a.w - b.w - gap) / 2;
   const height = Math.max(a.h, b.h);
-  const place = (side, x) => ({ ...side, x, y: head + (words === 2 ? 0 : (height - side.h) / 2) });
+  const place = (side, x) => {
+    const y = head + (words === 2 ? 0 : (height - side.h) / 2);
+    return { ...side, x, y, caption: [x, y - head] };
+  };
   return { stacked, width, height: head + height, a: place(a, left), b: place(b, left + a.w + gap) };
+}
+
+/** b below a, with nothing but ribbons between them: the name of b is below it, the letter of a text left of it. */
+function stack(data, width, head, gap, a, b) {
+  const isBeside = (side, panel) => panel.shape.words && !captionName(data, side);
+  const x = (panel) => (panel.shape.words ? LETTER : (width - panel.w) / 2);
+  const top = isBeside("a", a) ? 4 : head;
+  const below = top + a.h + gap;
+  const caption = (side, panel, y, away) => (isBeside(side, panel) ? [0, y - 1] : [panel.shape.words ? 0 : x(panel), away]);
+  const height = below + b.h + (isBeside("b", b) ? 0 : head);
+  return {
+    stacked: true,
+    width,
+    height,
+    a: { ...a, x: x(a), y: top, caption: caption("a", a, top, 0) },
+    b: { ...b, x: x(b), y: below, caption: caption("b", b, below, below + b.h + 2) },
+  };
 }
 
 /** The part of a side that is visible at this zoom: [x, y, width, height]. */

@@ -1,9 +1,15 @@
 // @ts-check
-// The texts above and below the figure: title, summary, legend of colours, origin.
+// The texts above and below the figure: title, verdict, what carries it and what differs with crops, origin.
 
 import { accountDigits } from "./breakdown.js";
 import { node } from "./dom.js";
-import { measureName, nounOf, formatNumber } from "./words.js";
+import { differenceChoice, makeButton } from "./findings.js";
+import { buildTally } from "./tally.js";
+import { thumb } from "./thumbnails.js";
+import { capital, measureName, nameOf, nounOf, formatNumber, ofScore, percent } from "./words.js";
+
+const CROP = [60, 46]; // pixels of a crop inside a sentence
+const NAMED_DIFFERENCES = 3;
 
 /** The summary of a payload without one: the score. */
 const scoreWords = (data) =>
@@ -15,9 +21,9 @@ export function leadParts(data, safe) {
   const colour = (sign, word) => node("span", { class: `sign ${sign}` }, word);
   return [
     data.findings?.length
-      ? `A finding joins neighbouring ${noun}s of A to neighbouring ${noun}s of B, as one; the wider its ribbon, the more of the score. `
+      ? `A match joins ${noun}s of A to ${noun}s of B, as one; the wider its ribbon, the more of the score. `
       : `Every arc joins a ${noun} of A to a ${noun} of B. `,
-    `Point at a ${noun} and its partners light up on the other side. `,
+    `Point at a match and its ${noun}s light up on both sides; click it, and point at a single ${noun} in it. `,
     colour("positive", safe ? "Orange" : "Red"),
     data.distance ? " raises the model’s distance, " : " raises the model’s similarity score, ",
     colour("negative", safe ? "hatched or dashed blue" : "blue"),
@@ -27,19 +33,57 @@ export function leadParts(data, safe) {
   ];
 }
 
-export function buildHeader({ data }, { title, summary, differs, facts, controls }) {
-  const spaced = (text) => text.replaceAll(" %", "\u00a0%");
+const spaced = (text) => text.replaceAll(" %", "\u00a0%");
+
+export function buildHeader(model, dom) {
+  const { data } = model;
+  const { title, summary, warned, facts, controls } = dom;
   title.textContent = data.title;
-  const { verdict = "" } = data;
-  const words = data.summary ?? scoreWords(data);
-  // the verdict stands out, the rest follows it
-  if (verdict && words.startsWith(verdict)) summary.replaceChildren(node("strong", {}, spaced(verdict)), spaced(words.slice(verdict.length)));
-  else summary.textContent = spaced(words);
-  const inWords = data.differs_most && data.a.names && data.b.names; // the differences of images are drawn
-  differs.textContent = inWords ? spaced(`Differs most: ${data.differs_most}.`) : "";
-  differs.hidden = !inWords;
+  const sentence = data.verdict || (data.summary ?? scoreWords(data));
+  summary.replaceChildren(data.verdict ? node("strong", {}, spaced(sentence)) : spaced(sentence));
+  warned.textContent = spaced((data.warnings ?? []).join(" "));
+  warned.hidden = !data.warnings?.length;
+  buildTally(model, dom);
   for (const [key, value] of data.facts) facts.append(node("div", {}, node("dt", {}, key), node("dd", {}, value)));
   const { style } = controls.elements;
   for (const name of Object.keys(data.styles)) style.append(node("option", { value: name }, name.replace("_", " ")));
   style.value = data.style;
+}
+
+/** Items of a sentence: 'x, y and z' between elements. */
+const joinItems = (items) => items.flatMap((item, k) => [k ? (k === items.length - 1 ? " and " : ", ") : " ", item]);
+
+/** A match inside a sentence: its two crops or quotes, and its share. */
+function matchItem(app, one) {
+  const { data, whole } = app.model;
+  const [a, b] = ["a", "b"].map((side) => thumb(app, side, one[side], CROP, 0.25, one.best[side]));
+  const label = `Match ${one.k + 1}: ${["a", "b"].map((side) => nameOf(data, side, one[side])).join(" with ")}, ${ofScore(one.relevance, whole)}`;
+  const joint = a.className === "chip" && b.className === "chip" ? " with " : "↔";
+  const el = node("button", { type: "button", "aria-label": label }, a, node("span", {}, joint), b, node("b", {}, percent(one.relevance, whole)));
+  return makeButton(app, el, { finding: one.k });
+}
+
+/** A difference inside a sentence: its crop or quote, its input, and its share of the squared distance. */
+function differenceItem(app, one) {
+  const { data } = app.model;
+  const label = `Difference ${one.k + 1}: ${capital(nameOf(data, one.side, one.regions))}, ${percent(one.share, 1)} of the squared distance`;
+  const crop = thumb(app, one.side, one.regions, CROP, 0.25);
+  const where = node("span", {}, `of ${one.side.toUpperCase()}`);
+  const el = node("button", { type: "button", "aria-label": label }, crop, where, node("b", {}, percent(one.share, 1)));
+  return makeButton(app, el, differenceChoice(one));
+}
+
+/** The two sentences with crops: what carries the score, and what differs most. */
+export function listLead(app) {
+  const { data, findings, differences } = app.model;
+  const { carried, differs } = app.dom;
+  const { lead = "", named = [], text = "" } = data.carried ?? {};
+  const items = named.filter((k) => findings[k]).map((k) => matchItem(app, findings[k]));
+  if (items.length) carried.replaceChildren(lead, ...joinItems(items), ".");
+  else carried.textContent = spaced(text);
+  carried.hidden = !items.length && !text;
+  const most = differences.slice(0, NAMED_DIFFERENCES).map((one) => differenceItem(app, one));
+  if (most.length) differs.replaceChildren("Differs most:", ...joinItems(most), ".");
+  else differs.textContent = data.differs_most ? spaced(`Differs most: ${data.differs_most}.`) : "";
+  differs.hidden = !differs.textContent;
 }

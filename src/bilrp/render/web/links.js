@@ -7,6 +7,7 @@ import { ALPHA } from "./scale.js";
 
 export const DASH = "5 4"; // of negative relevance in the colour-blind-safe palette
 const WIDEST = 18; // pixels of the strongest finding's ribbon
+const WIDEST_BELOW = 10; // between an image and the one below it, where it crosses them
 const WIDEST_LANE = 7; // between lines of text
 const BADGE = 9; // radius in pixels
 
@@ -38,7 +39,8 @@ export function paintLinks(app, scene, ink) {
   pool(app.dom.ribbons, findings.length, "svg:path").forEach((path, k) => {
     const one = findings[k];
     const [from, to] = ends((shape, side) => ribbonEnd(shape, side, one, stacked));
-    const widest = from.length + to.length > 2 ? WIDEST_LANE : WIDEST;
+    const isOnImage = stacked && !(app.layout.a.shape.words && app.layout.b.shape.words);
+    const widest = from.length + to.length > 2 ? WIDEST_LANE : isOnImage ? WIDEST_BELOW : WIDEST;
     const width = Math.max(2, (widest * Math.abs(one.relevance)) / top);
     set(path, { d: ribbon(from, to, stacked), "stroke-width": width.toFixed(2), "data-finding": one.k });
     set(path, { ...line(one.relevance), "stroke-opacity": ALPHA * scene.scale.strength(one.relevance) });
@@ -111,7 +113,7 @@ function paintBadges(app, findings, ink) {
     if (!group.childElementCount) group.append(node("svg:circle", { r: BADGE }), node("svg:text"));
     const [circle, text] = group.children;
     const colour = one.relevance > 0 ? ink.positive : ink.negative;
-    set(group, { transform: `translate(${spot.map((t) => t.toFixed(1)).join(" ")})`, "data-finding": one.side ? null : one.k });
+    set(group, { transform: `translate(${spot.map((t) => t.toFixed(1)).join(" ")})`, "data-finding": one.side ? null : one.k, "data-difference": one.side ? one.k : null });
     set(circle, { fill: colour, stroke: ink.paper, "stroke-width": 1.5 });
     set(text, { "text-anchor": "middle", "dominant-baseline": "central", "font-size": 11, "font-weight": 700, fill: ink.onsign });
     text.textContent = one.k + 1;

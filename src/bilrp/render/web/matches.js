@@ -1,25 +1,27 @@
 // @ts-check
 // The list of the strongest pairs, or of the partners of the pinned selection.
 
-import { onlySigns, OTHER, strongest } from "./data.js";
+import { onlySigns, OTHER, spread, strongest } from "./data.js";
 import { node } from "./dom.js";
 import { listFindings, makeButton } from "./findings.js";
+import { listLead } from "./header.js";
 import { partnersOf } from "./scene.js";
 import { thumb } from "./thumbnails.js";
 import { capital, nameOf, ofScore, percent } from "./words.js";
+
+const LISTED = 12;
+const CANDIDATES = 600; // of which neighbours of stronger pairs are left out
 
 /** The pairs to list. */
 function matchesOf(app) {
   const { model, state } = app;
   if (state.listed) {
     const values = onlySigns(partnersOf(app, state.listed), state.shown);
-    return strongest(values, 12).map((partner) => ({ ...state.listed, partner }));
+    return strongest(values, LISTED).map((partner) => ({ ...state.listed, partner }));
   }
-  return strongest(onlySigns(model.relevance, state.shown), 12).map((pair) => ({
-    side: "a",
-    set: [Math.floor(pair / model.columns)],
-    partner: pair % model.columns,
-  }));
+  const pairs = strongest(onlySigns(model.relevance, state.shown), CANDIDATES).map((pair) => [Math.floor(pair / model.columns), pair % model.columns]);
+  const { a, b } = app.layout;
+  return spread(pairs, a.shape, b.shape, LISTED).map(([i, j]) => ({ side: "a", set: [i], partner: j }));
 }
 
 function entryOf(app, match) {
@@ -43,6 +45,7 @@ function entryOf(app, match) {
 /** Rebuild both lists: the findings, and below them the pairs. */
 export function listAll(app) {
   app.dom.entries = [];
+  listLead(app);
   listFindings(app);
   app.dom.listed.textContent = app.state.listed ? "Partners of what is pinned" : "Strongest pairs";
   app.dom.matches.replaceChildren(...matchesOf(app).map((match) => node("li", {}, entryOf(app, match))));

@@ -21,8 +21,9 @@ import { THEME } from "./theme.js";
 const VERSION = 1; // of the payload this page can draw
 
 /** The initial state; a payload with a style starts with Algorithm 1 of the paper. */
-const startState = ({ findings, style, styles, drawing }) => ({
-  draw: findings?.length && !style ? "findings" : "pairs",
+const startState = ({ findings, differences, style, styles, drawing, show }) => ({
+  draw: style ? "pairs" : show === "differences" && differences?.length ? "differences" : findings?.length ? "findings" : "pairs",
+  plain: false, // all colours hidden
   paper: Boolean(style),
   drawing: { ...(styles[style] ?? drawing) },
   shown: { positive: true, negative: true },
@@ -43,7 +44,7 @@ const PARTS = ["summary", "stage", "readout", "reserve", "legend", "found", "con
  */
 function findParts(page) {
   const find = (name) => page.querySelector(`.${name}`);
-  const parts = Object.fromEntries([...PARTS, "differs", "switch", "lead", "facts"].map((name) => [name, find(name)]));
+  const parts = Object.fromEntries([...PARTS, "carried", "differs", "warned", "tally", "switch", "lead", "facts"].map((name) => [name, find(name)]));
   const [title, figure] = ["h1", "figure"].map((name) => page.querySelector(name));
   return { page, title, figure, entries: [], ...parts };
 }
@@ -84,9 +85,8 @@ async function start(shadow, data, look, signal) {
   const { elements } = dom.controls;
   elements.safe.checked = look.palette === "safe";
   elements.theme.value = look.theme;
-  dom.switch.hidden = !model.findings.length || !model.differences.length;
   for (const [k, list] of [model.findings, model.differences].entries())
-    if (!list.length) elements.draw[k].parentElement.hidden = true;
+    if (!list.length) elements.draw[k].parentElement.hidden = dom.switch.children[k].hidden = true;
   page.classList.toggle("compact", app.compact);
   page.querySelector(".more").open = !app.compact;
   page.querySelector(".paper").open = app.state.paper;

@@ -34,24 +34,48 @@ function borderEdges({ width, height }, map, count) {
   return edges;
 }
 
-/** SVG outlines of regions of any shape, holes included (fill rule: even-odd); `to` maps corners to the drawing. */
-export function outlines(places, map, count, to = (point) => point) {
+const hundredths = (x) => Math.round(100 * x) / 100;
+
+/** A closed path through corners; `smooth` rounds each by half a cell, so that a staircase becomes a slope. */
+function closedPath(corners, to, smooth) {
+  const spell = (point) => point.map(hundredths).join(" ");
+  const drawn = corners.map(to);
+  if (!smooth) return `M${drawn.map(spell).join("L")}Z`;
+  // half a cell from corner k towards corner l; in the drawing, because `to` maps only whole corners
+  const near = (k, l) => {
+    const [[i, j], [m, n], [x, y], [u, v]] = [corners[k], corners[l], drawn[k], drawn[l]];
+    const part = 0.5 / Math.max(Math.abs(m - i), Math.abs(n - j));
+    return spell([x + part * (u - x), y + part * (v - y)]);
+  };
+  const count = corners.length;
+  const turns = drawn.map((corner, k) => `${near(k, (k + count - 1) % count)}Q${spell(corner)} ${near(k, (k + 1) % count)}`);
+  return `M${turns.join("L")}Z`;
+}
+
+/**
+ * SVG outlines of regions of any shape, holes included (fill rule: even-odd); `to` maps corners to the drawing, and `smooth`
+ * rounds the corners.
+ */
+export function outlines(places, map, count, to = (point) => point, smooth = false) {
   const w = places.width + 1;
-  const spell = (corner) => to([corner % w, Math.floor(corner / w)]).join(" ");
+  const point = (corner) => [corner % w, Math.floor(corner / w)];
   return borderEdges(places, map, count).map((ends) => {
     let path = "";
     for (const start of [...ends.keys()])
       while (ends.get(start)?.length) {
         let here = start;
         let way = 0;
-        path += `M${spell(here)}`;
+        let first = 0;
+        const corners = [];
         do {
           const next = ends.get(here).pop();
-          if (next - here !== way && way) path += `L${spell(here)}`;
+          if (next - here !== way && way) corners.push(point(here));
           way = next - here;
+          first ||= way;
           here = next;
         } while (here !== start);
-        path += "Z";
+        if (way !== first) corners.push(point(start));
+        path += closedPath(corners, to, smooth);
       }
     return path;
   });

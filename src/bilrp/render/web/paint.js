@@ -17,7 +17,7 @@ const LEAST = 150; // minimum height of an image in pixels
 function availableHeight(app, stacked) {
   const window = Math.min(innerHeight, 1000);
   if (stacked) return (window - 2 * HEAD - 44 - 150) / 2;
-  return app.compact ? window * 0.5 : Math.min(640, window * 0.66);
+  return app.compact ? window * 0.5 : Math.min(620, window * 0.56);
 }
 
 /** Lay out everything for the current width. */
@@ -72,6 +72,8 @@ export function paint(app) {
   app.legendKey = key;
   const words = describe(app, scene);
   if (app.dom.readout.textContent !== words) app.dom.readout.textContent = words;
+  // differences have no scale of colours
+  app.dom.legend.style.visibility = app.state.plain || app.state.draw === "differences" ? "hidden" : "";
   app.showChosen(chosenValue(app, scene));
   for (const { el, choice } of app.dom.entries) set(el, { "aria-pressed": same(choice, app.state.pinned) });
   emitSelection(app);
@@ -99,6 +101,7 @@ function selectionDetail({ data, findings }, { side, set: regions, partner, find
 /** The contribution of the selection to the score; null without a selection. */
 function chosenValue(app, { active }) {
   if (!active) return null;
+  if (active.difference != null) return null; // of the distance, not of the score
   if (active.finding != null) return app.model.findings[active.finding].relevance;
   const values = partnersOf(app, active);
   return active.partner == null ? sum(values) : values[active.partner];

@@ -5,7 +5,7 @@
 import { node, pool, set } from "./dom.js";
 import { union, view } from "./geometry.js";
 import { ALPHA } from "./scale.js";
-import { capital, nameOf, nounOf, ofScore } from "./words.js";
+import { capital, captionName, nameOf, nounOf, ofScore } from "./words.js";
 
 const THIN = { fill: "none", "vector-effect": "non-scaling-stroke", "pointer-events": "none" };
 
@@ -74,10 +74,7 @@ export function createCaption({ data }, side) {
     level,
     button("+", "Zoom in", 1.5),
   );
-  const given = data.names?.[side === "a" ? 0 : 1] ?? "";
-  const { view: seen } = data[side];
-  const same = seen?.kind === "text" && seen.text.split(/\s+/).join(" ").trim().startsWith(given.replace(/…$/, ""));
-  const name = same ? "" : given; // do not repeat a text as its name
+  const name = captionName(data, side);
   const title = node("span", { class: "name", title: name }, name);
   const el = node("div", { class: "caption" }, node("b", {}, letter), title, data[side].places ? tools : null);
   return { el, level };
@@ -131,8 +128,8 @@ export function placePanel(app, side) {
   const grain = (6 * shape.width) / panel.w / 2; // hatching 6 pixels wide at any scale
   set(nodes.hatch.el, { patternTransform: `rotate(45) scale(${grain})` });
   const caption = app.dom.captions[side].el.style;
-  const width = shape.words ? app.layout.width - panel.x : panel.w;
-  Object.assign(caption, { left: `${panel.x}px`, top: `${panel.y - 34}px`, width: `${width}px` });
+  const width = shape.words ? app.layout.width - panel.caption[0] : panel.w;
+  Object.assign(caption, { left: `${panel.caption[0]}px`, top: `${panel.caption[1]}px`, width: `${width}px` });
   applyZoom(app, side);
 }
 
@@ -178,9 +175,10 @@ function paintRegions({ paths, last }, values, ink, side) {
 
 /** Outlines of findings and of the selection: a line on a lighter, wider one. */
 function paintOutlines(nodes, side, scene, shape, ink) {
+  // the strongest on top
   const findings = scene.active ? [] : [...scene.findings, ...scene.differences.filter((one) => one.side === side)];
   const lines = pool(nodes.findings, 2 * findings.length, "svg:path");
-  findings.forEach((one, k) => {
+  findings.reverse().forEach((one, k) => {
     const d = union(shape, new Set(one[side]));
     set(lines[2 * k], { d, ...THIN, stroke: ink.paper, "stroke-width": 4.5, "stroke-opacity": 0.85 });
     const dash = ink.safe && one.relevance < 0 ? "5 3" : null;

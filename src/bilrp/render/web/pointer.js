@@ -3,9 +3,12 @@
 
 import { pin, zoomBy } from "./actions.js";
 import { set } from "./dom.js";
+import { differenceChoice } from "./findings.js";
 import { view, within } from "./geometry.js";
 import { change, paint, repaint } from "./paint.js";
 import { applyZoom } from "./panels.js";
+import { groupAt } from "./scene.js";
+import { same } from "./words.js";
 
 /** The region an event happened on. */
 export function regionAt(event) {
@@ -13,10 +16,17 @@ export function regionAt(event) {
   return el ? { side: el.dataset.side, i: Number(el.dataset.i) } : null;
 }
 
-/** The finding whose ribbon or number an event happened on. */
-function findingAt(event) {
-  const el = event.target.closest?.("[data-finding]");
-  return el ? { finding: Number(el.dataset.finding) } : null;
+/** The match or difference whose ribbon or number an event happened on. */
+function findingAt(app, event) {
+  const { finding, difference } = event.target.closest?.("[data-finding], [data-difference]")?.dataset ?? {};
+  if (finding != null) return { finding: Number(finding) };
+  return difference == null ? null : differenceChoice(app.model.differences[Number(difference)]);
+}
+
+/** What pointing at a region selects: the match or difference around it; the region itself if that is pinned already. */
+function choiceAt(app, { side, i }) {
+  const group = groupAt(app, side, i);
+  return group && !same(group, app.state.pinned) ? group : { side, set: [i] };
 }
 
 /** The position of a pointer in the units of one side. */
@@ -40,7 +50,7 @@ export function listenPointer(app) {
   svg.addEventListener("pointermove", (event) => {
     if (app.drag) return dragTo(app, app.drag, event);
     const at = regionAt(event);
-    return change(app, { probe: at, preview: at ? { side: at.side, set: [at.i] } : findingAt(event) });
+    return change(app, { probe: at, preview: at ? choiceAt(app, at) : findingAt(app, event) });
   });
   svg.addEventListener("pointerleave", () => app.drag || change(app, { probe: null, preview: null }));
   svg.addEventListener("pointerdown", (event) => press(app, event));
@@ -60,7 +70,7 @@ export function listenPointer(app) {
 
 function press(app, event) {
   if (event.button > 1) return;
-  const finding = findingAt(event);
+  const finding = findingAt(app, event);
   const panel = event.target.closest?.(".panel");
   if (finding) pin(app, finding);
   if (finding || !panel) return;
@@ -82,7 +92,7 @@ function release(app, event) {
   const was = dropDrag(app);
   if (!was || was.pan) return;
   if (was.moved) pin(app, was.set.length ? { side: was.side, set: was.set } : null);
-  else pin(app, was.at ? { side: was.at.side, set: [was.at.i] } : null);
+  else pin(app, was.at ? choiceAt(app, was.at) : null);
   if (event.pointerType !== "mouse" && app.state.pinned) bringIntoView(app);
 }
 

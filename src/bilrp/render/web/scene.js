@@ -13,8 +13,27 @@ const MOST_LETTERS = 60; // of a name in the sentence: a region may be a whole s
 const WIDEST_SHARE = "−1000.0 %";
 const DRAWN = 12; // findings this many times weaker than the strongest are listed but not drawn
 
-/** The selection to show: a hovered list entry, else the pinned selection, else the hovered region. */
-export const activeOf = ({ state }) => state.peek ?? state.pinned ?? state.preview;
+/** Whether a selection is a group, a match or a difference: then pointing into it goes on to single regions. */
+const isGroup = (choice) => choice?.finding != null || choice?.difference != null;
+
+/**
+ * The selection to show: a hovered list entry, else the pinned selection, else what is pointed at. Of a pinned group the
+ * region pointed at. None while all colours are hidden.
+ */
+export function activeOf({ state: { plain, peek, pinned, preview } }) {
+  if (plain) return null;
+  return peek ?? (isGroup(pinned) && preview && !isGroup(preview) ? preview : pinned) ?? preview;
+}
+
+/** The match or difference that is drawn around a region, the smallest of several; null without one. */
+export function groupAt(app, side, i) {
+  const { draw, plain } = app.state;
+  const groups = plain ? [] : draw === "findings" ? drawnFindings(app) : draw === "differences" ? app.model.differences : [];
+  const around = groups.filter((one) => one[side].includes(i));
+  if (!around.length) return null;
+  const one = around.reduce((least, other) => (other[side].length < least[side].length ? other : least));
+  return draw === "findings" ? { finding: one.k } : { difference: one.k, side: one.side, set: one.regions };
+}
 
 export const partnersOf = ({ model }, { side, set }) =>
   partners(model.relevance, model.rows, model.columns, side, set);
@@ -40,7 +59,10 @@ export function sceneOf(app) {
   const active = activeOf(app);
   const scale = scaleOf(app.model, app.state);
   const rest = { active, scale, light: { a: null, b: null }, chosen: { a: [], b: [] }, arcs: [], findings: [], differences: [] };
+  if (app.state.plain) return rest;
   if (!active) return { ...rest, ...restScene(app, scale) };
+  if (active.difference != null)
+    return { ...rest, chosen: { ...rest.chosen, [active.side]: active.set }, differences: [app.model.differences[active.difference]] };
   return { ...rest, ...(active.finding == null ? choiceScene(app, scale, active) : findingScene(app, scale, active)) };
 }
 
@@ -110,13 +132,17 @@ function restPairs(app, scale) {
   return app.cachedArcs.arcs;
 }
 
+const PLAIN_WORDS = "All colours are hidden: the two inputs as they are.";
+
 const briefName = ({ data }, side, set) => nameOf(data, side, set, MOST_LETTERS);
 
 /** One or two sentences about what is shown; also what a screen reader says. */
 export function describe(app, scene) {
   const { model, state } = app;
   const { active } = scene;
+  if (state.plain) return PLAIN_WORDS;
   if (!active) return restWords(app, scene);
+  if (active.difference != null) return differenceWords(model, active.difference);
   if (active.finding != null) return findingWords(app, scene);
   const { side, set, partner } = active;
   const values = partnersOf(app, active);
@@ -152,19 +178,28 @@ export function longestSentences(app) {
   const findings = model.findings.map((_, finding) => findingWords(app, { active: { finding }, arcs }));
   const drawn = { arcs, findings: drawnFindings(app) };
   const rest = ["findings", "differences", "pairs", "shares"].map((draw) => restWords({ model, state: { ...state, draw } }, drawn));
-  return [...regions, longest(findings), longest(rest)];
+  const differences = model.differences.map((_, k) => differenceWords(model, k));
+  return [...regions, longest(findings), longest(differences), longest(rest)];
 }
 
 function findingWords({ model }, { active, arcs }) {
   const one = model.findings[active.finding];
   const digits = decimals([one.relevance]);
-  return `Finding ${active.finding + 1}: ${briefName(model, "a", one.a)} with ${briefName(model, "b", one.b)}, ${ofScore(one.relevance, model.whole)}${model.whole ? ` (${formatSigned(one.relevance, digits)})` : ""}; its strongest ${counted(arcs.length, "pair")} drawn.`;
+  const quotes = model.data.a.names && model.data.b.names ? `${briefName(model, "a", one.a)} with ${briefName(model, "b", one.b)}, ` : "";
+  return `Match ${active.finding + 1}: ${quotes}${ofScore(one.relevance, model.whole)}${model.whole ? ` (${formatSigned(one.relevance, digits)})` : ""}; its strongest ${counted(arcs.length, "pair")} drawn.`;
+}
+
+function differenceWords(model, k) {
+  const { side, regions, share } = model.differences[k];
+  const quote = model.data[side].names ? briefName(model, side, regions) : `in ${side.toUpperCase()}`;
+  return `Difference ${k + 1}, ${quote}: ${percent(share, 1)} of the squared distance of the two.`;
 }
 
 function restWords(app, { arcs, findings }) {
   const { model, state } = app;
   const noun = nounOf(model.data);
-  const tail = `Point at a ${noun}, or press Tab and use the arrow keys.`;
+  const point = ["findings", "differences"].includes(state.draw) ? "Point at a number or into an outline" : `Point at a ${noun}`;
+  const tail = `${point}, or press Tab and use the arrow keys.`;
   if (state.draw === "shares") return `Each ${noun}’s share of the score, summed over its partners. ${tail}`;
   if (state.draw === "differences") return `What sets the two apart is outlined, numbered by its share of their squared distance. ${tail}`;
   if (state.draw === "pairs") {
@@ -172,8 +207,8 @@ function restWords(app, { arcs, findings }) {
     return `The strongest ${arcs.length.toLocaleString("en")} of ${all} are drawn. ${tail}`;
   }
   const total = ofScore(sum(findings.map((one) => one.relevance)), model.whole);
-  const what = findings.length === 1 ? "1 finding is drawn: " : `${findings.length} findings are drawn: together `;
+  const what = findings.length === 1 ? "1 match is drawn: " : `${findings.length} matches are drawn: together `;
   const weaker = shownFindings(app).length - findings.length;
   const more = weaker ? ` ${counted(weaker, "weaker one")} in the list.` : "";
-  return `${findings.length ? `${what}${total}.${more}` : "No findings of this sign."} ${tail}`;
+  return `${findings.length ? `${what}${total}.${more}` : "No matches of this sign."} ${tail}`;
 }

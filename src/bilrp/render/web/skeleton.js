@@ -3,15 +3,20 @@
 
 export const SKELETON = `
 <article class="page">
-  <header>
-    <h1></h1>
-    <p class="summary"></p>
-    <p class="differs"></p>
-  </header>
+  <div class="top">
+    <header>
+      <h1></h1>
+      <p class="summary"></p>
+      <p class="carried"></p>
+      <p class="differs"></p>
+      <p class="warned"></p>
+    </header>
+    <section class="tally" aria-label="What adds up to the score"><svg aria-hidden="true"></svg><p></p></section>
+  </div>
 
   <figure>
+    <p class="switch" role="group" aria-label="Show"><button type="button" data-draw="findings">matches</button><button type="button" data-draw="differences">differences</button><button type="button" data-plain>hide colours</button></p>
     <div class="stage"></div>
-    <p class="switch" role="group" aria-label="Show"><button type="button" data-draw="findings">matches</button><button type="button" data-draw="differences">differences</button></p>
     <figcaption>
       <div class="sentence">
         <p class="readout" aria-live="polite" aria-atomic="true"></p>
@@ -21,7 +26,7 @@ export const SKELETON = `
     </figcaption>
   </figure>
 
-  <ol class="found" aria-label="Findings"></ol>
+  <ol class="found" aria-label="Matches"></ol>
 
   <form class="controls" aria-label="What is drawn" autocomplete="off">
     <fieldset class="draw">

@@ -48,7 +48,7 @@ h2 {
 }
 .summary {
   max-width: 78ch;
-  margin: 4px 0 18px;
+  margin: 4px 0 6px;
   font: 400 clamp(18px, 1.9vw, 23px)/1.4 var(--serif);
   text-wrap: pretty;
   overflow-wrap: anywhere;
@@ -56,13 +56,109 @@ h2 {
 .summary strong {
   font-weight: 600;
 }
-.differs {
-  max-width: 78ch;
-  margin: -10px 0 18px;
+.top {
+  display: grid;
+  grid-template-columns: minmax(0, 1fr) minmax(0, 340px);
+  gap: 8px 48px;
+  align-items: end;
+  margin-bottom: 14px;
+}
+:is(.carried, .differs) {
+  font-size: 16px;
+  line-height: 46px;
+}
+:is(.carried, .differs) + :is(.carried, .differs) {
+  margin-top: 2px;
+}
+:is(.carried, .differs) button {
+  display: inline-flex;
+  gap: 5px;
+  align-items: center;
+  vertical-align: middle;
+  max-width: 100%;
+  height: 46px;
+  padding: 0 3px;
+  border: 0;
+  border-bottom: 2px solid transparent;
+  background: none;
+  cursor: pointer;
+  line-height: 1.2;
+}
+:is(.carried, .differs) button:is(:hover, [aria-pressed="true"]) {
+  border-bottom-color: currentcolor;
+}
+:is(.carried, .differs) .thumb {
+  flex: none;
+  width: 52px;
+  height: 40px;
+  border-radius: 3px;
+}
+:is(.carried, .differs) .chip {
+  padding: 3px 7px;
+  border-radius: 3px;
+}
+:is(.carried, .differs):not(:has(.thumb)) {
+  line-height: 34px;
+}
+:is(.carried, .differs):not(:has(.thumb)) button {
+  height: 32px;
+}
+.carried b {
+  color: var(--positive);
+}
+.differs b {
+  color: var(--negative);
+}
+:is(.carried, .differs) b {
+  font-weight: 600;
+  white-space: nowrap;
+}
+.warned {
+  margin-top: 4px;
   color: var(--soft);
 }
+.tally svg {
+  display: block;
+  width: 100%;
+  height: 26px;
+}
+.tally p {
+  font-size: 13.5px;
+  line-height: 1.45;
+  color: var(--soft);
+  text-wrap: pretty;
+}
+.tally .positive {
+  fill: var(--positive);
+  background: var(--positive);
+}
+.tally .negative {
+  fill: var(--negative);
+  background: var(--negative);
+}
+.tally .special_tokens {
+  fill: var(--soft);
+  background: var(--soft);
+}
+.tally .unattributed {
+  fill: var(--unattributed);
+  background: var(--unattributed);
+}
+.tally .score {
+  fill: var(--ink);
+}
+.tally .swatch {
+  display: inline-block;
+  width: 9px;
+  height: 9px;
+  margin-right: 4px;
+}
 .switch {
-  margin: 10px 0 0;
+  margin: 0 0 6px;
+}
+.switch button[data-plain] {
+  margin-left: 12px;
+  border-left: 1px solid var(--rule);
 }
 .switch button {
   padding: 4px 14px;
@@ -76,9 +172,6 @@ h2 {
 .switch button[aria-pressed="true"] {
   background: var(--faint);
   font-weight: 600;
-}
-.compact :is(.switch, .differs) {
-  display: none;
 }
 button,
 select,
@@ -176,16 +269,9 @@ input {
 .sign.negative {
   color: var(--negative);
 }
-.found .where:empty {
-  display: none;
-}
 .found .where {
-  grid-column: 1 / -1;
-  margin-top: -5px;
   color: var(--soft);
   font-size: 13px;
-  line-height: 1.3;
-  overflow-wrap: anywhere;
 }
 
 .controls {
@@ -430,6 +516,11 @@ kbd {
   overflow-wrap: anywhere;
 }
 
+@media (max-width: 900px) {
+  .top {
+    grid-template-columns: minmax(0, 1fr);
+  }
+}
 @media (max-width: 760px) {
   .columns {
     grid-template-columns: minmax(0, 1fr);

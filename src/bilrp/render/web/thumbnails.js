@@ -6,7 +6,7 @@ import { boxAround, union } from "./geometry.js";
 import { shortName } from "./words.js";
 
 /** Maximum size in regions; of a larger selection the strongest part is shown. */
-const across = (shape) => (shape.boxes.length > 400 ? 2.4 : 5);
+const across = (shape) => (shape.boxes.length > 400 ? 2.4 : 16);
 
 /** The part of a side around some regions, of that aspect ratio: [x, y, width, height]. */
 function windowOn(shape, set, [wide, high], margin, best) {

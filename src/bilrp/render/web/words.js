@@ -86,6 +86,14 @@ export function nameOf(data, side, set, limit = Infinity) {
   return `${nounOf(data, side)} ${i + 1} of ${letter}`;
 }
 
+/** The name above a side; "" for a text that is named by its own words. */
+export function captionName(data, side) {
+  const given = data.names?.[side === "a" ? 0 : 1] ?? "";
+  const { view } = data[side];
+  const same = view?.kind === "text" && view.text.split(/\s+/).join(" ").trim().startsWith(given.replace(/…$/, ""));
+  return same ? "" : given;
+}
+
 /** A short name for a caption: 'upper left', “guitar”. */
 export function shortName(data, side, set) {
   const { names, view } = data[side];
