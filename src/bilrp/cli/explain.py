@@ -22,6 +22,7 @@ from bilrp.cli.options import (
     Project,
     RegionOption,
     Resize,
+    Show,
     ShowPlan,
     Similarity,
     Size,
@@ -64,6 +65,7 @@ def explain(
     open_output: OpenOutput = False,
     top: Top = None,
     special_tokens: SpecialTokens = False,
+    show: Show = "matches",
     plan: ShowPlan = False,
     first: Annotated[
         bool, typer.Option(help="Compare only the first input with each of the others.")
@@ -86,7 +88,7 @@ def explain(
     if several and (plan or max_regions is not None):
         raise InputError(f"--{'plan' if plan else 'max-regions'} is for two inputs and one encoder")
     outputs = check_outputs(output or [], inputs=inputs, open_output=open_output, page_only=several)
-    draw = DrawOptions(link_preset, palette, title, special_tokens)
+    draw = DrawOptions(link_preset, palette, title, special_tokens, show)
     resolve_similarity(similarity)  # rejects an unknown name before the work
     if several:
         from bilrp.cli.batch import explain_all

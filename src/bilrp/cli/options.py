@@ -166,6 +166,14 @@ Palette = Annotated[
         help="paper, or safe for colour-blind readers.",
     ),
 ]
+Show = Annotated[
+    str,
+    typer.Option(
+        metavar="WHAT",
+        autocompletion=complete_from("matches", "differences"),
+        help="What figures show, and pages show first: matches, or differences.",
+    ),
+]
 Top = Annotated[
     int | None,
     typer.Option(min=0, metavar="N", help="Also list the N pairs of regions with the largest relevance."),

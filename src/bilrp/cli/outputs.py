@@ -29,12 +29,14 @@ class DrawOptions:
         palette: the option --palette.
         title: the option --title; None: the command's default.
         special_tokens: the option --special-tokens.
+        show: the option --show.
     """
 
     link_preset: str = "auto"
     palette: str = "paper"
     title: str | None = None
     special_tokens: bool = False
+    show: str = "matches"
 
     def __post_init__(self) -> None:
         """Reject unknown names before the work."""
@@ -42,6 +44,7 @@ class DrawOptions:
 
         styles.resolve_style(self.link_preset)
         styles.resolve_palette(self.palette)
+        styles.check_show(self.show)
 
 
 def check_outputs(
@@ -110,6 +113,7 @@ def write_outputs(
             palette=draw.palette,
             title=draw.title,
             special_tokens=draw.special_tokens,
+            **({} if draw.show == "matches" else {"show": draw.show}),
         )
 
     write_each(write, outputs, open_output=open_output, quiet=quiet)

@@ -20,6 +20,12 @@ def show(
     open_output: OpenOutput = False,
     top: Top = None,
     special_tokens: SpecialTokens = False,
+    show_what: Annotated[
+        str,
+        typer.Option(
+            "--show", metavar="WHAT", help="What figures show, and pages first: matches or differences."
+        ),
+    ] = "matches",
     as_json: AsJson = False,
 ) -> None:
     """Print and draw a saved explanation: bilrp show why.npz -o why.html"""
@@ -28,7 +34,7 @@ def show(
     from bilrp.explanation import Explanation
 
     outputs = check_outputs(output or [], inputs=(file,), open_output=open_output)
-    draw = DrawOptions(link_preset, palette, title, special_tokens)
+    draw = DrawOptions(link_preset, palette, title, special_tokens, show_what)
     explanation = Explanation.load(file)
     names = (explanation.a.name, explanation.b.name)
     summary = terminal.collect_summary(

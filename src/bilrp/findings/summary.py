@@ -120,9 +120,7 @@ class Summary(NamedTuple):
         """Return all sentences, in the order in which people read them."""
         first = 1 if self.is_warning_first else 0
         account = f"{self.account_lead}{', '.join(clause.text for clause in self.account)}."
-        return " ".join(
-            [self.verdict, *self.warnings[:first], self.matches, account, *self.warnings[first:]]
-        )
+        return " ".join([self.verdict, *self.warnings[:first], self.matches, account, *self.warnings[first:]])
 
 
 def summarize(

@@ -18,7 +18,8 @@ from bilrp.io import files
 from bilrp.render import findings_figure, score_line
 from bilrp.render import links as algorithm
 from bilrp.render.scene import MUTED_COLOR, TEXT_COLOR, legend_handles
-from bilrp.render.styles import Palette, resolve_palette
+from bilrp.render.notebook_figure import make_figure
+from bilrp.render.styles import Palette, Show, check_show, resolve_palette
 from bilrp.render.typesetting import replace_missing_glyphs, shorten
 from bilrp.render.visibility import select_visible
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 MIN_OPACITY = 1 / 255
 DEFAULT_TITLE = "Which parts make these two similar?"
+DIFFERENCES_TITLE = "What sets these two apart?"
 
 
 def plot(
@@ -43,6 +45,7 @@ def plot(
     names: tuple[str, str] | None = None,
     links: bool | None = None,
     special_tokens: bool = False,
+    show: Show = "matches",
 ) -> Figure:
     """Draw the findings; or every pair as an arc, with `links` or a style of the paper; or, without images, a matrix.
 
@@ -55,15 +58,17 @@ def plot(
         names: Names of the two inputs.
         links: Draw pairs instead of findings; default: if a style is given.
         special_tokens: Draw special tokens ([CLS], </s>) of texts.
+        show: "matches", or "differences": what sets the two apart.
 
     >>> plot(explanation, style="pascal_voc").savefig("why.png")
     """
     colors = resolve_palette(palette)
     draw_pairs = style != "auto" if links is None else links
     algorithm.resolve_style(style)  # raises if unknown, also where it is not used
-    if not draw_pairs:
+    heading = title or (DIFFERENCES_TITLE if check_show(show) == "differences" else DEFAULT_TITLE)
+    if not draw_pairs or show == "differences":
         figure = findings_figure.draw_findings(
-            explanation, colors, title=title or DEFAULT_TITLE, names=names, special_tokens=special_tokens
+            explanation, colors, title=heading, names=names, special_tokens=special_tokens, show=show
         )
         if figure is not None:
             return figure
@@ -324,12 +329,7 @@ def _has_images(explanation: Any) -> bool:
 
 def new_figure(size: tuple[float | int, float | int]) -> Figure:
     """Return an empty white figure of this size in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
+    return make_figure(size)
 
 
 def _make_axes(

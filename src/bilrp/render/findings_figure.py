@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from bilrp.findings.formatting import describe_location
-from bilrp.findings.summary import describe_differences, format_relevance, label_finding
+from bilrp.findings.differences import Difference
+from bilrp.findings.formatting import describe_location, format_share
+from bilrp.findings.grouping import Finding
+from bilrp.findings.summary import collect_summary, describe_differences, format_relevance, label_finding
+from bilrp.inputs import Text
 from bilrp.render import scene, score_line, typesetting
+from bilrp.render.notebook_figure import make_figure
 from bilrp.render.scene import (
     BADGE_RADIUS_INCHES,
     LANE_SPACING_INCHES,
@@ -28,12 +33,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from bilrp.explanation import Explanation
-    from bilrp.findings.grouping import Finding
-    from bilrp.render.styles import Palette
+    from bilrp.render.styles import Palette, Show
 
 SHEET_WIDTH_INCHES, MARGIN_INCHES = 9.0, 0.3
 MAX_PANEL_HEIGHT_INCHES = 3.9
 CARDS_PER_ROW = 3
+MAX_CARDS = 2 * CARDS_PER_ROW  # what has no card is not drawn either
+BOLD_WIDTH_FRACTION = 0.86  # of a line: bold letters are wider than those measured
+ACCOUNT_WIDTH_INCHES = 3.2
+SPECIAL_TOKENS_COLOR, UNATTRIBUTED_COLOR = "#5c5853", "#aaa49b"
 CARD_HEIGHT_INCHES = 1.0
 FULL_WIDTH_SHARE = 0.03  # of the score: a finding with less never has a ribbon of full width
 MAX_NAMED_DIFFERENCES = 3
@@ -84,13 +92,7 @@ def serialize_differences(
         return {"squared_distance": None, "differences": [], "differs_most": ""}
     breakdown = explanation.distance
     sides = {"a": explanation.a, "b": explanation.b}
-    visible = {
-        name: {*list_visible_regions(side, special_tokens=special_tokens)} for name, side in sides.items()
-    }
-    every = explanation.differences(explanation.a.regions.count + explanation.b.regions.count)
-    shown = [d for d in every if d.contribution > 0 and visible[d.side] >= {*d.regions}]
-    shown = [d for d in shown[:k] if d.contribution >= MIN_DIFFERENCE_FRACTION * shown[0].contribution]
-    shown = [] if breakdown.is_zero else shown
+    shown = list_differences(explanation, k, special_tokens=special_tokens)
     return {
         "squared_distance": {
             "value": breakdown.squared_distance,
@@ -104,7 +106,10 @@ def serialize_differences(
                 "contribution": difference.contribution,
                 "share": breakdown.compute_share(difference.contribution),
                 "label": describe_location(
-                    sides[difference.side].regions, sides[difference.side].view, difference.regions
+                    sides[difference.side].regions,
+                    sides[difference.side].view,
+                    difference.regions,
+                    include_size=False,
                 ),
             }
             for difference in shown
@@ -113,11 +118,32 @@ def serialize_differences(
     }
 
 
+def list_differences(
+    explanation: Explanation, k: int = MAX_CARDS, *, special_tokens: bool = False
+) -> list[Difference]:
+    """Return at most k differences to show, largest first: those that set the two apart, without much smaller ones.
+
+    Args:
+        explanation: What to show.
+        k: Maximum number of differences.
+        special_tokens: Include special tokens of texts.
+    """
+    if explanation.a.embedding.shape != explanation.b.embedding.shape or explanation.distance.is_zero:
+        return []
+    visible = {
+        name: {*list_visible_regions(side, special_tokens=special_tokens)}
+        for name, side in (("a", explanation.a), ("b", explanation.b))
+    }
+    every = explanation.differences(explanation.a.regions.count + explanation.b.regions.count)
+    shown = [d for d in every if d.contribution > 0 and visible[d.side] >= {*d.regions}]
+    return [d for d in shown[:k] if d.contribution >= MIN_DIFFERENCE_FRACTION * shown[0].contribution]
+
+
 def draw_findings(
-    full_explanation: Explanation, palette: Palette, *, title: str, names: tuple[str, str] | None, k: int = 12,
-    special_tokens: bool = False,
+    full_explanation: Explanation, palette: Palette, *, title: str, names: tuple[str, str] | None, k: int = MAX_CARDS,
+    special_tokens: bool = False, show: Show = "matches",
 ) -> Figure | None:  # fmt: skip
-    """Draw the summary, both inputs with their findings, and a card for each finding.
+    """Draw the summary, both inputs with their findings or differences, and a card for each.
 
     Args:
         full_explanation: What to draw, special tokens included.
@@ -126,41 +152,80 @@ def draw_findings(
         names: Names of the two inputs.
         k: Maximum number of findings.
         special_tokens: Draw special tokens of texts.
+        show: "matches" or "differences".
 
     Returns:
         The figure, or None if regions are neither words nor areas of an image.
     """
     explanation = select_visible(full_explanation, special_tokens=special_tokens)
+    texts = _heading_texts(full_explanation, show, special_tokens=special_tokens)
     line_width = SHEET_WIDTH_INCHES - 2 * MARGIN_INCHES
-    lines = typesetting.wrap(full_explanation.summary(), width=line_width, font_size=9)
-    top = 0.62 + 0.165 * len(lines) + (0.3 if names else 0.12)
+    verdict = typesetting.wrap(texts[0], width=BOLD_WIDTH_FRACTION * line_width, font_size=9.5)
+    lines = typesetting.wrap(texts[1], width=line_width, font_size=9) if texts[1] else []
+    top = 0.62 + 0.165 * (len(verdict) + len(lines)) + (0.3 if names else 0.12)
     panels = place_side_by_side(explanation, top)
     if panels is None:
         return None
     left, right = panels = place_stacked(explanation, top) or panels
     stacked = isinstance(left, TextPanel) and right.top > left.top
     has_text = any(isinstance(panel, TextPanel) for panel in panels)
-    findings = explanation.findings(min(k, 2 * CARDS_PER_ROW) if has_text else k)
-    findings = [f for f in findings if abs(f.relevance) >= MIN_DRAWN_FRACTION * abs(findings[0].relevance)]
+    cards = _list_cards(full_explanation, explanation, k, show, special_tokens=special_tokens)
     cards_top = max(panel.top + panel.height for panel in panels) + (0.4 if has_text else 0.25)
     card = CARD_HEIGHT_INCHES if any(isinstance(panel, ImagePanel) for panel in panels) else 0.36
-    rows = -(-min(len(findings), 2 * CARDS_PER_ROW) // CARDS_PER_ROW)
-    height = cards_top + rows * (card + 0.5) + 0.45
+    height = (
+        cards_top + -(-len(cards) // CARDS_PER_ROW) * (card + 0.5) + (0.75 if show == "matches" else 0.45)
+    )
     axes = make_sheet(height)
-    draw_heading(axes, title, lines, explanation, palette)
+    draw_heading(axes, title, verdict, lines)
+    _draw_legend(axes, cards, explanation, palette)
     for panel, name in zip(panels, names or ("", ""), strict=True):
         if not isinstance(panel, TextPanel):  # the name of a text is the text itself
             name = typesetting.shorten(name)
             _draw_line(axes, panel.left, panel.top - 0.08, name, size=8.5, color=MUTED_COLOR)
         panel.draw(axes)
-    draw_matches(axes, panels, findings, palette, vertical=stacked)
-    cards = findings[: 2 * CARDS_PER_ROW]
+    if show == "matches":
+        findings = [c for c in cards if isinstance(c, Finding)]
+        draw_matches(axes, panels, findings, palette, vertical=stacked)
+    else:
+        differences = [c for c in cards if isinstance(c, Difference)]
+        draw_differences(axes, panels, differences, palette)
     draw_cards(axes, explanation, panels, cards, palette, top=cards_top, card_height=card)
+    if show == "matches":
+        draw_account(axes, full_explanation, palette, bottom=height - 0.36)
     line = score_line.format_score_line(full_explanation)
     _draw_line(axes, MARGIN_INCHES, height - 0.16, line, size=8.5, color=MUTED_COLOR)
     figure = axes.get_figure()
     assert figure is not None
     return figure  # type: ignore[return-value]
+
+
+def _heading_texts(explanation: Explanation, show: Show, *, special_tokens: bool) -> tuple[str, str]:
+    """Return the verdict, and the other sentences above a figure."""
+    parts = collect_summary(explanation, explanation.findings())
+    if show == "matches":
+        return parts.verdict, str(parts)[len(parts.verdict) :].strip()
+    most = serialize_differences(explanation, special_tokens=special_tokens)["differs_most"]
+    has_words = any(isinstance(side.view, Text) for side in (explanation.a, explanation.b))
+    shown = list_differences(explanation, special_tokens=special_tokens)
+    # the differences of images are drawn
+    return parts.verdict, f"Differs most: {most}." if most and (has_words or not shown) else ""
+
+
+def _list_cards(
+    full: Explanation, visible: Explanation, k: int, show: Show, *, special_tokens: bool
+) -> list[Finding | Difference]:
+    """Return the findings or differences to draw, with the region numbers of the visible explanation."""
+    if show == "matches":
+        findings = visible.findings(k)
+        return [f for f in findings if abs(f.relevance) >= MIN_DRAWN_FRACTION * abs(findings[0].relevance)]
+    numbers = {
+        name: {n: i for i, n in enumerate(list_visible_regions(side, special_tokens=special_tokens))}
+        for name, side in (("a", full.a), ("b", full.b))
+    }
+    return [
+        replace(d, regions=[numbers[d.side][n] for n in d.regions])
+        for d in list_differences(full, k, special_tokens=special_tokens)
+    ]
 
 
 def place_side_by_side(explanation: Explanation, top: float) -> tuple[Panel, Panel] | None:
@@ -191,41 +256,86 @@ def place_stacked(explanation: Explanation, top: float) -> tuple[Panel, Panel] |
 
 def make_sheet(height: float) -> Axes:
     """Create a white figure with one axes over all of it, in inches from the upper left."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(SHEET_WIDTH_INCHES, height), facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1))
+    axes = make_figure((SHEET_WIDTH_INCHES, height)).add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     return axes
 
 
-def draw_heading(
-    axes: Axes, title: str, lines: Sequence[str], explanation: Explanation, palette: Palette
-) -> None:
-    """Draw the title, the lines of the summary and the legend of colours.
+def draw_heading(axes: Axes, title: str, verdict: Sequence[str], lines: Sequence[str]) -> None:
+    """Draw the title, the verdict and the lines of the summary.
 
     Args:
         axes: The sheet.
         title: Title of the figure.
-        lines: Lines of the summary.
-        explanation: Decides whether the legend is that of a distance.
-        palette: Colours of positive and negative findings.
+        verdict: Lines of the verdict, in bold.
+        lines: Lines of the other sentences.
     """
     _draw_line(axes, MARGIN_INCHES, 0.38, title, size=13, weight="bold")
-    for n, line in enumerate(lines):
+    for n, line in enumerate(verdict):
+        _draw_line(axes, MARGIN_INCHES, 0.66 + 0.165 * n, line, size=9.5, weight="bold")
+    for n, line in enumerate(lines, len(verdict)):
         _draw_line(axes, MARGIN_INCHES, 0.66 + 0.165 * n, line, size=9)
+
+
+def _draw_legend(
+    axes: Axes, cards: Sequence[Finding | Difference], explanation: Explanation, palette: Palette
+) -> None:
+    """Draw the legend of the colours that are drawn."""
+    from matplotlib.lines import Line2D
+
+    line: dict[str, Any] = {"lw": 4, "alpha": 0.55}
+    if any(isinstance(card, Difference) for card in cards):
+        handles = [Line2D([], [], color=palette.negative, label="sets the two apart", **line)]
+    else:
+        signs = {1 if card.relevance > 0 else -1 for card in cards if isinstance(card, Finding)}
+        handles = scene.legend_handles(
+            palette, explanation.is_distance, dashes=(2.2, 0.7), signs=tuple(signs), **line
+        )
     figure = axes.get_figure()
     assert figure is not None
     figure.legend(  # type: ignore[union-attr]
-        handles=scene.legend_handles(palette, explanation.is_distance, dashes=(2.2, 0.7), lw=4, alpha=0.55),
+        handles=handles,
         loc="center right",
         bbox_to_anchor=(1 - 0.15 / SHEET_WIDTH_INCHES, 1 - 0.33 / figure.get_figheight()),  # type: ignore[union-attr]
         ncols=2,
         frameon=False,
         fontsize=8.5,
     )
+
+
+def draw_account(axes: Axes, explanation: Explanation, palette: Palette, *, bottom: float) -> None:
+    """Draw what adds up to the score as one bar: terms that raise it from the left, terms that lower it back to it.
+
+    Args:
+        axes: The sheet.
+        explanation: The explanation, special tokens included.
+        palette: Colours of positive and negative relevance.
+        bottom: Lower edge of the bar in inches.
+    """
+    from matplotlib.patches import Rectangle
+
+    terms = explanation.breakdown
+    values = (
+        (terms.positive + terms.self_terms_a + terms.self_terms_b, palette.positive),
+        (terms.negative, palette.negative),
+        (terms.special_tokens, SPECIAL_TOKENS_COLOR),
+        (terms.unattributed, UNATTRIBUTED_COLOR),
+    )
+    segments, at = [], 0.0
+    for sign in (1, -1):
+        for value, color in values:
+            if sign * value > 0:
+                segments.append((at, at + value, color))
+                at += value
+    ends = [0.0, terms.score, *(end for start, stop, _ in segments for end in (start, stop))]
+    low, span = min(ends), (max(ends) - min(ends)) or 1.0
+    unit = ACCOUNT_WIDTH_INCHES / span
+    for start, stop, color in segments:
+        y, height = (bottom - 0.15, 0.1) if stop > start else (bottom - 0.04, 0.04)
+        x = MARGIN_INCHES + (min(start, stop) - low) * unit
+        axes.add_patch(Rectangle((x, y), abs(stop - start) * unit, height, color=color, lw=0))
+    x = MARGIN_INCHES + (terms.score - low) * unit
+    axes.add_patch(Rectangle((x - 0.01, bottom - 0.18), 0.02, 0.18, color=TEXT_COLOR, lw=0))
 
 
 def draw_matches(
@@ -273,6 +383,30 @@ def draw_matches(
     axes.set(xlim=(0, SHEET_WIDTH_INCHES), ylim=(axes.get_figure().get_figheight(), 0))  # type: ignore[union-attr]
 
 
+def draw_differences(
+    axes: Axes, panels: tuple[Panel, Panel], differences: Sequence[Difference], palette: Palette
+) -> None:
+    """Outline and number the differences on their inputs.
+
+    Args:
+        axes: Where to draw.
+        panels: The two inputs.
+        differences: Differences, largest first.
+        palette: They have the colour of what makes two inputs less similar.
+    """
+    largest = max((d.contribution for d in differences), default=1.0)
+    for side, panel in zip(("a", "b"), panels, strict=True):
+        here = [(n, d) for n, d in enumerate(differences, 1) if d.side == side]
+        for _, difference in reversed(here):
+            panel.draw_outline(axes, difference.regions, palette.negative, difference.contribution / largest)
+        positions = [panel.badge_position(d.regions, right=side == "a") for _, d in here]
+        scene.draw_badges(
+            axes, positions, [palette.negative] * len(here), horizontal=isinstance(panel, TextPanel),
+            numbers=[n for n, _ in here],
+        )  # fmt: skip
+    axes.set(xlim=(0, SHEET_WIDTH_INCHES), ylim=(axes.get_figure().get_figheight(), 0))  # type: ignore[union-attr]
+
+
 def _ribbon_paths(
     panel: Panel, members: Sequence[list[int]], *, right: bool, vertical: bool
 ) -> list[np.ndarray]:
@@ -296,33 +430,32 @@ def draw_cards(
     axes: Axes,
     explanation: Explanation,
     panels: tuple[Panel, Panel],
-    findings: Sequence[Finding],
+    cards: Sequence[Finding | Difference],
     palette: Palette,
     *,
     top: float,
     card_height: float = CARD_HEIGHT_INCHES,
 ) -> None:
-    """Draw a card for each finding: its number, its share, and its regions of both sides.
+    """Draw a card for each finding or difference: its number, its share, and its regions.
 
     Args:
         axes: Where to draw.
         explanation: The explanation of the findings.
         panels: The two inputs.
-        findings: The findings.
+        cards: The findings or differences.
         palette: Colours of positive and negative findings.
         top: Top edge of the first row in inches.
         card_height: In inches.
     """
     column = (SHEET_WIDTH_INCHES - 2 * MARGIN_INCHES) / CARDS_PER_ROW
-    for n, finding in enumerate(findings):
+    for n, one in enumerate(cards):
         x, y = MARGIN_INCHES + n % CARDS_PER_ROW * column, top + n // CARDS_PER_ROW * (card_height + 0.5)
-        color = palette.positive if finding.relevance > 0 else palette.negative
-        share = format_relevance(finding) + ("" if finding.share is None else " of the score")
+        label, color, sides = _describe_card(explanation, one, palette)
         scene.draw_badge(axes, np.array([x + BADGE_RADIUS_INCHES, y + 0.1]), n + 1, color)
-        _draw_line(axes, x + 2.7 * BADGE_RADIUS_INCHES, y + 0.14, share, size=9, weight="bold")
+        _draw_line(axes, x + 2.7 * BADGE_RADIUS_INCHES, y + 0.14, label, size=9, weight="bold")
         left = x
-        sides = zip((explanation.a, explanation.b), panels, (finding.a, finding.b), strict=True)
-        for (side, panel, numbers), core in zip(sides, _strongest_pair(explanation, finding), strict=True):
+        for number, numbers, core in sides:
+            side, panel = (explanation.a, explanation.b)[number], panels[number]
             if left > x:
                 middle = y + 0.26 + card_height / 2
                 axes.text(left + 0.11, middle, "↔", size=11, color=color, ha="center", va="center")
@@ -333,6 +466,20 @@ def draw_cards(
             else:
                 quote = describe_location(side.regions, side.view, numbers)
                 left += _draw_quote(axes, quote, box, max_lines=int(card_height / 0.17))
+
+
+def _describe_card(
+    explanation: Explanation, one: Finding | Difference, palette: Palette
+) -> tuple[str, str, list[tuple[int, list[int], int]]]:
+    """Return the text of a card, its colour, and for each side it shows: its number, its regions, the strongest region."""
+    if isinstance(one, Difference):
+        share = explanation.distance.compute_share(one.contribution)
+        label = f"{format_share(share or 0.0)} of what differs, in {one.side.upper()}"
+        return label, palette.negative, [("ab".index(one.side), one.regions, one.regions[0])]
+    label = format_relevance(one) + ("" if one.share is None else " of the score")
+    cores = _strongest_pair(explanation, one)
+    color = palette.positive if one.relevance > 0 else palette.negative
+    return label, color, [(0, one.a, cores[0]), (1, one.b, cores[1])]
 
 
 def _strongest_pair(explanation: Explanation, finding: Finding) -> tuple[int, int]:

@@ -62,12 +62,12 @@ class ImagePanel:
         )
 
     def draw(self, axes: Axes) -> None:
-        """Draw the image faded, and what the model did not see even paler."""
+        """Draw the image as it is, and what the model did not see paler."""
         start, above, _, _ = self.view.frame
         width, height = self.view.size
         corner = self.left - start * self.scale, self.top - above * self.scale
         extent = (corner[0], corner[0] + width * self.scale, corner[1] + height * self.scale, corner[1])
-        pixels = _fade(self.view.pixels)
+        pixels = self.view.pixels.astype(np.float64) / 255
         left, top, right, bottom = self.view.box
         rows, columns = np.arange(height) + 0.5, np.arange(width) + 0.5
         unseen = ((rows < top) | (rows > bottom))[:, None] | (columns < left) | (columns > right)
@@ -368,18 +368,25 @@ def draw_ribbon(
 
 
 def draw_badges(
-    axes: Axes, positions: Sequence[np.ndarray], colors: Sequence[str], *, horizontal: bool = False
+    axes: Axes,
+    positions: Sequence[np.ndarray],
+    colors: Sequence[str],
+    *,
+    horizontal: bool = False,
+    numbers: Sequence[int] | None = None,
 ) -> None:
-    """Draw numbers from 1 at these positions, each moved down (or right, if `horizontal`) off the others.
+    """Draw numbers at these positions, each moved down (or right, if `horizontal`) off the others.
 
     Args:
         axes: Where to draw.
         positions: Positions (x, y) in inches.
         colors: Colour of each badge.
         horizontal: Move overlapping badges to the right instead of down.
+        numbers: The numbers; None: from 1.
     """
     badges: list[np.ndarray] = []
-    for number, (position, color) in enumerate(zip(positions, colors, strict=True), 1):
+    numbers = range(1, len(positions) + 1) if numbers is None else numbers
+    for number, position, color in zip(numbers, positions, colors, strict=True):
         badge = position.astype(float).copy()
         while any(np.hypot(*(badge - other)) < 2.1 * BADGE_RADIUS_INCHES for other in badges):
             badge[0 if horizontal else 1] += 0.25 * BADGE_RADIUS_INCHES
@@ -406,7 +413,12 @@ def draw_badge(axes: Axes, position: np.ndarray, number: int, color: str) -> Non
 
 
 def legend_handles(
-    palette: Palette, is_distance: bool, *, dashes: tuple[float, float], **line: Any
+    palette: Palette,
+    is_distance: bool,
+    *,
+    dashes: tuple[float, float],
+    signs: Sequence[int] = (1, -1),
+    **line: Any,
 ) -> list[Line2D]:
     """Return legend entries for positive and negative relevance; for a distance, positive means less similar.
 
@@ -414,16 +426,18 @@ def legend_handles(
         palette: The colours.
         is_distance: Whether the score is a distance.
         dashes: Dash pattern of negative relevance, if the palette is dashed.
+        signs: The signs that are drawn.
         line: Other properties of the lines.
     """
     from matplotlib.lines import Line2D
 
     more, less = ("less", "more") if is_distance else ("more", "less")
     style = (0, dashes) if palette.dashed else "solid"
-    return [
-        Line2D([], [], color=palette.positive, label=f"makes them {more} similar", **line),
-        Line2D([], [], color=palette.negative, label=f"makes them {less} similar", ls=style, **line),
-    ]
+    entries = {
+        1: Line2D([], [], color=palette.positive, label=f"makes them {more} similar", **line),
+        -1: Line2D([], [], color=palette.negative, label=f"makes them {less} similar", ls=style, **line),
+    }
+    return [entries[sign] for sign in entries if sign in signs]
 
 
 def _edge_runs(edges: np.ndarray) -> list[np.ndarray]:
@@ -440,10 +454,3 @@ def _to_rgb(color: str) -> tuple[float, float, float]:
     from matplotlib.colors import to_rgb
 
     return to_rgb(color)
-
-
-def _fade(image: np.ndarray) -> np.ndarray:
-    """Return the image paler and greyer, so that coloured lines are visible on it."""
-    values = image.astype(np.float64) / 255
-    grey = (values @ [0.299, 0.587, 0.114])[..., None]
-    return 0.12 + 0.88 * (0.55 * values + 0.45 * grey)
