@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bilrp.highlights import Highlight, highlight
     from bilrp.many import decompose_many
     from bilrp.pipeline import decompose, refine
+    from bilrp.set_comparison import compare_sets
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ _EXPORTS = {
     "Highlight": "bilrp.highlights",
     "Span": "bilrp.attribution",
     "attribute": "bilrp.attribution",
+    "compare_sets": "bilrp.set_comparison",
     "contrast": "bilrp.groups",
     "decompose": "bilrp.pipeline",
     "decompose_many": "bilrp.many",
@@ -63,6 +65,7 @@ __all__ = [
     "attribute",
     "baselines",
     "collection",
+    "compare_sets",
     "composites",
     "contrast",
     "decompose",

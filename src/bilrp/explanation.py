@@ -316,25 +316,7 @@ class Explanation:
         """Read a file that `save` wrote as .npz or .safetensors."""
         tensors, words = store.read(path, kind="explanation")
         with store.wrap_load_errors(path):
-            sides = [
-                deserialize_decomposition(
-                    {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
-                    {n.removeprefix(f"{side}."): t for n, t in words.items() if n.startswith(f"{side}.")},
-                )
-                for side in "ab"
-            ]
-            score = float.fromhex(words["score"])
-            distance = words["distance"] == "yes"
-            self_terms, reference_terms = (
-                (tensors[f"{name}.a"], tensors[f"{name}.b"]) if f"{name}.a" in tensors else None
-                for name in ("self_terms", "reference_terms")
-            )
-            explanation = Explanation(
-                sides[0], sides[1], score, tensors["relevance"], words["similarity"], self_terms, distance,
-                reference_terms, float.fromhex(words.get("reference_score", "0x0p+0")),
-            )  # fmt: skip
-            schema.check_explanation(explanation)
-            return explanation
+            return deserialize_explanation(tensors, words)
 
     def _repr_html_(self) -> str:
         from bilrp.render import page
@@ -596,3 +578,24 @@ def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, 
         tensors |= {} if pair_of is None else {f"{name}.a": pair_of[0], f"{name}.b": pair_of[1]}
     words |= {} if e.reference_terms is None else {"reference_score": e.reference_score.hex()}
     return tensors, words
+
+
+def deserialize_explanation(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> Explanation:
+    """Return the explanation of the tensors and metadata that `serialize_explanation` returned; checks them."""
+    sides = [
+        deserialize_decomposition(
+            {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
+            {n.removeprefix(f"{side}."): t for n, t in words.items() if n.startswith(f"{side}.")},
+        )
+        for side in "ab"
+    ]
+    self_terms, reference_terms = (
+        (tensors[f"{name}.a"], tensors[f"{name}.b"]) if f"{name}.a" in tensors else None
+        for name in ("self_terms", "reference_terms")
+    )
+    explanation = Explanation(
+        sides[0], sides[1], float.fromhex(words["score"]), tensors["relevance"], words["similarity"], self_terms,
+        words["distance"] == "yes", reference_terms, float.fromhex(words.get("reference_score", "0x0p+0")),
+    )  # fmt: skip
+    schema.check_explanation(explanation)
+    return explanation

@@ -9,7 +9,8 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,9 +18,15 @@ from torch import Tensor
 
 from bilrp.decomposition import Decomposition, check_pair
 from bilrp.errors import InputError, MismatchError
-from bilrp.explanation import Explanation, pair
+from bilrp.explanation import Explanation, deserialize_explanation, pair, serialize_explanation
 from bilrp.inputs import Box, Image
+from bilrp.io import store
 from bilrp.similarity import Similarity, norm, resolve_similarity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NUMBER_SUFFIXES = (".npz", ".safetensors")
 
 # ---------------------------------------------------------------- two sets of inputs
 
@@ -256,6 +263,74 @@ class Contrast:
             ("b", self.toward, index) if index < size else ("c", self.against, index - size)
         )
         return Evidence(side, *divmod(position, matrix.relevance.shape[1]), relevance)
+
+    def summary(self, names: Sequence[str] | None = None) -> str:
+        """Return in one sentence which of b and c is closer to a, and by how much.
+
+        Args:
+            names: names of a, b and c; None: those of the inputs.
+        """
+        from bilrp.render import group_views
+
+        return group_views.describe_contrast(self, names)
+
+    def plot(self, **options: Any) -> Figure:
+        """Draw a, b and c, each region tinted by its contribution to the difference, on one scale.
+
+        Args:
+            options: names of the three inputs, title, palette.
+        """
+        from bilrp.render import group_views
+
+        return group_views.plot_contrast(self, **options)
+
+    def save(self, path: str | Path, **options: Any) -> Path:
+        """Write a figure (.png, .svg, .pdf), a page (.html), or numbers (.npz, .safetensors) that `load` reads.
+
+        Args:
+            path: the file; its suffix selects the format.
+            options: names of the three inputs, title, palette; style for pages.
+        """
+        from bilrp.render import group_views
+
+        if Path(path).suffix.lower() in NUMBER_SUFFIXES:
+            return store.write(path, *self._serialize())
+        drawn = {name: value for name, value in options.items() if name != "style"}
+        return group_views.write(
+            path,
+            page=lambda: group_views.render_contrast(self, **options),
+            plot=lambda: group_views.plot_contrast(self, **drawn),
+        )
+
+    def _serialize(self) -> tuple[dict[str, Tensor], dict[str, str]]:
+        tensors: dict[str, Tensor] = {}
+        words = {"kind": "contrast"}
+        for name, explanation in (("toward", self.toward), ("against", self.against)):
+            its_tensors, its_words = serialize_explanation(explanation)
+            tensors |= {f"{name}.{key}": t for key, t in its_tensors.items()}
+            words |= {f"{name}.{key}": word for key, word in its_words.items()}
+        return tensors, words
+
+    @staticmethod
+    def load(path: str | Path) -> Contrast:
+        """Read a file that `save` wrote as .npz or .safetensors."""
+        tensors, words = store.read(path, kind="contrast")
+        with store.wrap_load_errors(path):
+            toward, against = (
+                deserialize_explanation(
+                    {key.removeprefix(name): t for key, t in tensors.items() if key.startswith(name)},
+                    {key.removeprefix(name): word for key, word in words.items() if key.startswith(name)},
+                )
+                for name in ("toward.", "against.")
+            )
+            return Contrast(toward, against)
+
+    def _repr_html_(self) -> str:
+        from bilrp.render import group_views
+
+        return group_views.embed(
+            group_views.render_contrast(self), title="Why closer to one than to the other"
+        )
 
     def __repr__(self) -> str:
         nearer = "b" if self.score > 0 else "c"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bilrp.cli.console import print_safe
 from bilrp.errors import InputError, to_printable
@@ -41,7 +41,7 @@ def explain_all(
     """
     from bilrp.cli import texts
     from bilrp.explanation import pair
-    from bilrp.render.gallery import MAX_EXPLANATIONS, GalleryEntry
+    from bilrp.render.gallery import MAX_EXPLANATIONS, GalleryEntry, serialize_matrix
 
     pairs = [(a, b) for a, b in itertools.combinations(range(len(inputs)), 2) if a == 0 or not first]
     if len(pairs) * len(encoders) > MAX_EXPLANATIONS and outputs:
@@ -60,18 +60,46 @@ def explain_all(
         for encoder in encoders
     }
     entries: list[GalleryEntry] = []
+    scores: list[dict[tuple[int, int], float]] = [{} for _ in encoders]
     for a, b in pairs:
-        for encoder in encoders:
+        for number, encoder in enumerate(encoders):
             explanation = pair(sides[encoder][a], sides[encoder][b], similarity=similarity)
             names = display_names(explanation, contents[encoder][a], contents[encoder][b])
+            scores[number][a, b] = explanation.score
             by = [encoder.name] if len(encoders) > 1 else []
             heading = ", ".join([f"{names[0]} and {names[1]}", *by] if len(pairs) > 1 else by or names)
             entries.append(GalleryEntry(explanation, heading, names))
     title = "Why are these similar?" if len(inputs) > 2 else "The same pair by several encoders"
+    matrix = None
+    if len(inputs) > 2 and len(encoders) == 1:
+        labels = [
+            side.name or texts.shorten(content)
+            for side, content in zip(sides[encoders[0]], contents[encoders[0]], strict=True)
+        ]
+        caption = entries[0].explanation.similarity.replace("_", " ")
+        matrix = serialize_matrix(labels, scores[0], caption=f"{caption} of every pair")
+        if not as_json:
+            print_safe(format_matrix(matrix))
     print_summaries(entries, outputs, as_json=as_json)
     write_page(
-        entries, outputs, draw, title=title, columns=len(encoders), open_output=open_output, quiet=as_json
-    )
+        entries, outputs, draw, title=title, columns=len(encoders), open_output=open_output, quiet=as_json,
+        matrix=matrix,
+    )  # fmt: skip
+
+
+def format_matrix(matrix: Mapping[str, Any]) -> str:
+    """Format the scores of all pairs as a table of text, inputs numbered and their names below it.
+
+    Args:
+        matrix: the result of `serialize_matrix`.
+    """
+    count = len(matrix["names"])
+    cells = [["" if cell is None else cell["text"] for cell in row] for row in matrix["cells"]]
+    width = max(5, *(len(text) for row in cells for text in row)) + 2
+    lines = [matrix["caption"], "      " + "".join(f"{n:>{width}}" for n in range(1, count + 1))]
+    for n, (row, name) in enumerate(zip(cells, matrix["names"], strict=True), 1):
+        lines.append(f"  {n:>3} " + "".join(f"{text:>{width}}" for text in row) + f"   {to_printable(name)}")
+    return "\n".join(lines) + "\n"
 
 
 def decompose_input(
@@ -142,7 +170,7 @@ def print_summaries(
 
 def write_page(
     entries: Sequence[GalleryEntry], outputs: Sequence[Path], draw: DrawOptions, *, title: str, columns: int,
-    lead: str = "", open_output: bool = False, quiet: bool = False,
+    lead: str = "", open_output: bool = False, quiet: bool = False, matrix: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Write all explanations as one page.
 
@@ -155,11 +183,13 @@ def write_page(
         lead: a sentence below the title.
         open_output: open the page.
         quiet: print only errors.
+        matrix: scores of all pairs, shown first.
     """
     if not outputs:
         return
     from bilrp.cli.outputs import write_each
     from bilrp.render import gallery
+    from bilrp.render.styles import check_show
 
     page = gallery.render_html(
         entries,
@@ -169,5 +199,7 @@ def write_page(
         style=None if draw.link_preset == "auto" else draw.link_preset,
         palette=draw.palette,
         special_tokens=draw.special_tokens,
+        show=check_show(draw.show),
+        matrix=matrix,
     )
     write_each(lambda path: files.write_text(path, page), outputs, open_output=open_output, quiet=quiet)

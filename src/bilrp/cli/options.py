@@ -39,6 +39,17 @@ Encoder = Annotated[
         help=f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
     ),
 ]
+OneEncoder = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        "-e",
+        metavar="NAME",
+        autocompletion=complete_encoders,
+        show_default="vgg16:31 for images, minilm for texts",
+        help=f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
+    ),
+]
 Encoders = Annotated[
     list[str] | None,
     typer.Option(

@@ -17,8 +17,8 @@ from bilrp.findings.formatting import format_number
 from bilrp.io import files
 from bilrp.render import findings_figure, score_line
 from bilrp.render import links as algorithm
-from bilrp.render.scene import MUTED_COLOR, TEXT_COLOR, legend_handles
 from bilrp.render.notebook_figure import make_figure
+from bilrp.render.scene import MUTED_COLOR, TEXT_COLOR, legend_handles
 from bilrp.render.styles import Palette, Show, check_show, resolve_palette
 from bilrp.render.typesetting import replace_missing_glyphs, shorten
 from bilrp.render.visibility import select_visible

@@ -423,6 +423,16 @@ def _data_uri(pixels: np.ndarray) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
+def encode_thumbnail(pixels: np.ndarray, side: int) -> str:
+    """Return the image as a data URI of a JPEG with at most `side` pixels a side."""
+    from PIL import Image as Pillow
+
+    image, buffer = Pillow.fromarray(pixels).convert("RGB"), io.BytesIO()
+    image.thumbnail((side, side))
+    image.save(buffer, "JPEG", quality=85)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
 def _estimate_png_bytes(image: Pillow.Image) -> int:
     """Estimate the size of a PNG from some rows, as differences of neighbouring pixels."""
     rows = np.asarray(image)[::_PNG_SAMPLE_STRIDE_ROWS]

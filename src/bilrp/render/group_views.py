@@ -1,0 +1,283 @@
+"""Views of contrasts and of comparisons of sets: rows of tinted inputs, and the explanations behind them."""
+
+from __future__ import annotations
+
+import html as _html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bilrp.errors import InputError
+from bilrp.findings.formatting import format_number
+from bilrp.inputs import Text
+from bilrp.io import files
+from bilrp.render import figure, gallery
+from bilrp.render.gallery import GalleryEntry
+from bilrp.render.strips import Legend, Strip, StripItem, draw_strips, serialize_strips
+from bilrp.render.typesetting import shorten
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from bilrp.groups import Contrast
+    from bilrp.set_comparison import SetComparison
+
+PAGE_SUFFIX = ".html"
+MAX_NAME_LENGTH = 60
+
+
+def name_contrast(contrast: Contrast, names: Sequence[str] | None) -> tuple[str, str, str]:
+    """Return the names of a, b and c: those given, else those of the inputs, else their letters."""
+    sides = (contrast.toward.a, contrast.toward.b, contrast.against.b)
+    labels = names or [side.name or letter for side, letter in zip(sides, "ABC", strict=True)]
+    a, b, c = (
+        f"“{shorten(label, MAX_NAME_LENGTH)}”"
+        if isinstance(side.view, Text)
+        else shorten(label, MAX_NAME_LENGTH)
+        for side, label in zip(sides, labels, strict=True)
+    )
+    return a, b, c
+
+
+def describe_contrast(contrast: Contrast, names: Sequence[str] | None = None) -> str:
+    """Return which of b and c is closer to a, and by how much.
+
+    Args:
+        contrast: What to describe.
+        names: Names of a, b and c.
+    """
+    a, b, c = name_contrast(contrast, names)
+    closer, other = (b, c) if contrast.score >= 0 else (c, b)
+    scores = sorted((contrast.toward.score, contrast.against.score), reverse=True)
+    similarity = contrast.toward.similarity.replace("_", " ")
+    return (
+        f"{a} is closer to {closer} than to {other}: {similarity} {format_number(scores[0])} "
+        f"against {format_number(scores[1])}, by {format_number(abs(contrast.score))}."
+    )
+
+
+def contrast_strips(contrast: Contrast, names: Sequence[str] | None = None) -> tuple[list[Strip], Legend]:
+    """Return a, b and c, each region tinted by what it contributes to the difference of the two scores.
+
+    The contributions of the regions of a add up to the difference, and so do those of b and c together; both without
+    what is unattributed.
+
+    Args:
+        contrast: What to show.
+        names: Names of a, b and c.
+    """
+    a, b, c = name_contrast(contrast, names)
+    values = [value.detach().cpu().double().numpy() for value in contrast.marginals()]
+    sides = (contrast.toward.a, contrast.toward.b, contrast.against.b)
+    toward, against = (format_number(e.score) for e in (contrast.toward, contrast.against))
+    similarity = contrast.toward.similarity.replace("_", " ")
+    notes = ("", f"{similarity} {toward}", f"{similarity} {against}")
+    items = [
+        StripItem(side, value, label, note)
+        for side, value, label, note in zip(sides, values, (a, b, c), notes, strict=True)
+    ]
+    return [Strip("", items)], Legend(f"closer to {b}", f"closer to {c}", similarity)
+
+
+def plot_contrast(
+    contrast: Contrast,
+    *,
+    names: Sequence[str] | None = None,
+    title: str | None = None,
+    palette: str = "paper",
+) -> Figure:
+    """Draw a, b and c with one scale of colours.
+
+    Args:
+        contrast: What to draw.
+        names: Names of a, b and c.
+        title: Heading of the figure.
+        palette: "paper" or "safe".
+    """
+    strips, legend = contrast_strips(contrast, names)
+    rest = f"{format_number(contrast.unattributed)} of the difference is unattributed."
+    sentences = f"{describe_contrast(contrast, names)} {rest}"
+    return draw_strips(
+        strips, legend, title=title or _contrast_title(contrast, names), sentences=sentences, palette=palette
+    )
+
+
+def _contrast_title(contrast: Contrast, names: Sequence[str] | None) -> str:
+    _, b, c = name_contrast(contrast, names)
+    return f"Why closer to {b if contrast.score >= 0 else c}?"
+
+
+def render_contrast(
+    contrast: Contrast,
+    *,
+    names: Sequence[str] | None = None,
+    title: str | None = None,
+    style: str | None = None,
+    palette: str = "paper",
+) -> str:
+    """Return a page: the difference, then the explanations of a with b and of a with c.
+
+    Args:
+        contrast: What to show.
+        names: Names of a, b and c.
+        title: Title of the page.
+        style: Link style of the explanations.
+        palette: "paper" or "safe".
+    """
+    a, b, c = name_contrast(contrast, names)
+    strips, legend = contrast_strips(contrast, names)
+    entries = [
+        GalleryEntry(contrast.toward, f"What makes it similar to {b}", (a, b)),
+        GalleryEntry(contrast.against, f"What makes it similar to {c}", (a, c)),
+    ]
+    return gallery.render_html(
+        entries,
+        title=title or _contrast_title(contrast, names),
+        lead=describe_contrast(contrast, names),
+        columns=2,
+        style=None if style == "auto" else style,
+        palette=palette,
+        strips=serialize_strips(strips, legend),
+    )
+
+
+def describe_sets(comparison: SetComparison, names: Sequence[str] | None = None) -> str:
+    """Return the mean of the similarities of all pairs, and their range.
+
+    Args:
+        comparison: What to describe.
+        names: Names of the two sets.
+    """
+    rows, columns = comparison.scores.shape
+    scores, similarity = comparison.scores.double(), comparison.similarity.replace("_", " ")
+    a, b = names or ("A", "B")
+    count = f"{rows} × {columns} pair{'s' if rows * columns > 1 else ''}"
+    return (
+        f"{similarity[0].upper()}{similarity[1:]} {format_number(comparison.mean)} on average over {count} of {a} and {b}, "
+        f"from {format_number(float(scores.min()))} to {format_number(float(scores.max()))}."
+    )
+
+
+def set_strips(comparison: SetComparison, names: Sequence[str] | None = None) -> tuple[list[Strip], Legend]:
+    """Return members of both sets, each region tinted by what it contributes to the mean similarity with the other set.
+
+    Args:
+        comparison: What to show.
+        names: Names of the two sets.
+    """
+    strips = []
+    labels = names or ("A", "B")
+    for members, count, name, other in zip(
+        (comparison.members_a, comparison.members_b), comparison.scores.shape, labels, labels[::-1], strict=True
+    ):  # fmt: skip
+        items = [
+            StripItem(
+                m.side,
+                m.values.detach().cpu().double().numpy(),
+                shorten(m.side.name or f"input {m.number + 1}", MAX_NAME_LENGTH),
+                f"mean with {other} {format_number(m.mean)}",
+            )
+            for m in members
+        ]
+        which = f", the {len(members)} of {count} most similar to {other}" if len(members) < count else ""
+        strips.append(Strip(f"{name}{which}", items))
+    similarity = comparison.similarity.replace("_", " ")
+    return strips, Legend("shared with the other set", "unlike the other set", similarity)
+
+
+def plot_sets(
+    comparison: SetComparison,
+    *,
+    names: Sequence[str] | None = None,
+    title: str | None = None,
+    palette: str = "paper",
+) -> Figure:
+    """Draw members of both sets, and the most similar pairs.
+
+    Args:
+        comparison: What to draw.
+        names: Names of the two sets.
+        title: Heading of the figure.
+        palette: "paper" or "safe".
+    """
+    strips, legend = set_strips(comparison, names)
+    for number, example in enumerate(comparison.examples, 1):
+        values = [value.detach().cpu().double().numpy() for value in example.marginals()]
+        items = [
+            StripItem(side, value, side.name or letter, "")
+            for side, value, letter in zip((example.a, example.b), values, "AB", strict=True)
+        ]
+        score = f"{comparison.similarity.replace('_', ' ')} {format_number(example.score)}"
+        strips.append(Strip(f"Similar pair {number}: {score}", items))
+    sentences = describe_sets(comparison, names)
+    return draw_strips(
+        strips, legend, title=title or "What do the two sets share?", sentences=sentences, palette=palette
+    )
+
+
+def render_sets(
+    comparison: SetComparison,
+    *,
+    names: Sequence[str] | None = None,
+    title: str | None = None,
+    style: str | None = None,
+    palette: str = "paper",
+) -> str:
+    """Return a page: members of both sets with what they share, then the most similar pairs.
+
+    Args:
+        comparison: What to show.
+        names: Names of the two sets.
+        title: Title of the page.
+        style: Link style of the explanations.
+        palette: "paper" or "safe".
+    """
+    strips, legend = set_strips(comparison, names)
+    entries = []
+    for number, example in enumerate(comparison.examples, 1):
+        pair = (example.a.name or "A", example.b.name or "B")
+        entries.append(GalleryEntry(example, f"Similar pair {number}: {pair[0]} and {pair[1]}", pair))
+    return gallery.render_html(
+        entries,
+        title=title or "What do the two sets share?",
+        lead=describe_sets(comparison, names),
+        style=None if style == "auto" else style,
+        palette=palette,
+        strips=serialize_strips(strips, legend),
+    )
+
+
+def embed(page: str, *, title: str, height: int = 860) -> str:
+    """Return a page in a sandboxed iframe, for notebooks.
+
+    Args:
+        page: The page.
+        title: Title of the frame.
+        height: In pixels.
+    """
+    return (
+        f'<iframe srcdoc="{_html.escape(page, quote=True)}" sandbox="allow-scripts allow-downloads" '
+        f'title="{_html.escape(title, quote=True)}" loading="lazy" width="100%" height="{int(height)}" '
+        'style="border:0;width:100%;resize:vertical;color-scheme:normal"></iframe>'
+    )
+
+
+def write(path: str | Path, *, page: Any, plot: Any) -> Path:
+    """Write a page (.html) or a figure (.png, .svg, .pdf) atomically.
+
+    Args:
+        path: The file; its suffix selects the format.
+        page: Returns the page.
+        plot: Returns the figure.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix == PAGE_SUFFIX:
+        return files.write_bytes(path, page().encode("utf-8"))
+    if suffix not in figure.SUFFIXES:
+        raise InputError(
+            f"cannot write {path}: use .html, {', '.join(figure.SUFFIXES)}, .npz or .safetensors"
+        )
+    with files.atomic_write(path) as temporary:
+        figure.save_figure(plot(), temporary)
+    return path
