@@ -15,7 +15,9 @@ import bilrp
 import bilrp_studies
 
 PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
-RESULT_MODULES = {"attribution", "decomposition", "explanation", "groups", "highlights", "many", "pipeline"}
+RESULT_MODULES = {
+    "attribution", "decomposition", "explanation", "groups", "highlights", "many", "pipeline", "set_comparison",
+}  # fmt: skip
 ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
 PUBLIC_NAMESPACES = {"baselines", "composites"}  # names of other packages under a short name
 STUDY_IMPORTS = {
@@ -44,7 +46,8 @@ ALLOWED_IMPORTS = {
     "explanation": {
         "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "similarity",
     },
-    "groups": {"decomposition", "explanation", "inputs", "regions", "similarity"},
+    "groups": {"decomposition", "explanation", "inputs", "io", "regions", "similarity"},
+    "set_comparison": {"decomposition", "explanation", "groups", "similarity"},
     "many": {"decomposition", "encoder", "inputs", "pipeline", "regions"},
     "evaluation": {*ROOT_MODULES, "engine", "io", "rules", "trace"},
     "encoders": {*ROOT_MODULES, "io", "rules", "trace"},

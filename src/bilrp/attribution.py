@@ -119,6 +119,11 @@ class Attribution:
 
         return attribution_figure.plot(self, column=column, title=title, palette=palette)
 
+    def _repr_html_(self) -> str:
+        from bilrp.render import attribution_figure
+
+        return attribution_figure.render_html(self)
+
     @property
     def _text(self) -> Text:
         if isinstance(self.view, Text):

@@ -49,6 +49,19 @@ class Match(NamedTuple):
     relevance: float
 
 
+class FindingList(list[Finding]):
+    """Findings of an explanation; a notebook shows them with crops or words of both inputs."""
+
+    def __init__(self, findings: Sequence[Finding], explanation: Explanation) -> None:
+        super().__init__(findings)
+        self._explanation = explanation
+
+    def _repr_html_(self) -> str:
+        from bilrp.render import findings_table
+
+        return findings_table.render_html(self._explanation, self)
+
+
 Writer = Callable[..., Path]
 """A function write(explanation, path, **options); the command line passes style, palette, names, title, special_tokens."""
 
@@ -188,7 +201,7 @@ class Explanation:
         >>> [(finding.a, finding.b) for finding in explanation.findings()]
         [([0], [0])]
         """
-        return self._all_findings[: max(0, k)]
+        return FindingList(self._all_findings[: max(0, k)], self)
 
     @cached_property
     def _all_findings(self) -> list[Finding]:

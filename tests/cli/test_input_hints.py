@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bilrp.cli.input_hints import check_inputs, choose_encoders
+from bilrp.cli.audit import check_report_path
+from bilrp.cli.input_hints import check_collection, check_inputs, check_query, choose_encoders
 from bilrp.errors import InputError
 
 
@@ -87,8 +88,79 @@ def test_a_missing_file_is_told_without_torch(files):
         text=True,
         check=False,
     )
-    assert (completed.returncode, completed.stdout, completed.stderr) == (
-        2,
-        "",
-        "bilrp: gone.jpg: no such file\n",
+    expected = (2, "", "bilrp: gone.jpg: no such file\n")
+    assert (completed.returncode, completed.stdout, completed.stderr) == expected
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("gone.lance", r"gone\.lance: no collection there; make one with bilrp index FOLDER -o gone\.lance"),
+        ("photos", r"photos: a folder, not a collection; index it first: bilrp index photos -o photos\.lance"),
+        ("a.png", r"a\.png: a file, not a collection"),
+        ("https://x.org/c.lance", "download it first"),
+    ],
+)
+def test_what_is_no_collection_says_how_to_make_one(files, argument, message):
+    (files / "photos").mkdir()
+    with pytest.raises(InputError, match=message):
+        check_collection(argument)
+
+
+def test_collections_of_any_name_and_place_are_accepted(files):
+    (files / "mine" / "items.lance").mkdir(parents=True)
+    (files / "c.lance").mkdir()
+    for argument in ("mine", "c.lance", "s3://bucket/c.lance"):
+        check_collection(argument)
+
+
+def test_a_query_may_be_anything_but_a_web_address_or_a_pdf(files):
+    for query in ("a.png", "17", "A man with a guitar", "see page.pdf for more"):
+        check_query(query)
+    with pytest.raises(InputError, match="download it first"):
+        check_query("https://x.org/a.jpg")
+    with pytest.raises(InputError, match="pdftoppm"):
+        check_query("page.pdf")
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("no/audit.html", "there is no folder no"),
+        ("text.txt", "a file has this name"),
+        ("audit.png", "give a name like audit or audit.html"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(files, output, message):
+    with pytest.raises(InputError, match=message):
+        check_report_path(output)
+
+
+def test_a_report_is_a_folder_or_a_page(files):
+    assert check_report_path("audit.html") == Path("audit.html")
+    assert check_report_path("out/audit") == Path("out/audit")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("contrast", "a.png", "b.JPG", "gone.png"), "gone.png: no such file"),
+        (("contrast", "a.png", "b.JPG", "https://x.org/a.jpg"), "download it first"),
+        (("contrast", "a.png", "b.JPG", "a.png", "-e", "minilm"), "use an encoder for pictures"),
+        (("sets", "a.png", "gone"), "gone: no such file"),
+        (("sets", "page.pdf", "a.png"), "pdftoppm"),
+        (("search", "gone.lance", "a.png"), "no collection there"),
+        (("audit", "a.png"), "a file, not a collection"),
+    ],
+)
+def test_other_commands_give_the_hints_of_explain_without_torch(files, arguments, message):
+    code = (
+        "import sys; from bilrp.cli import main\n"
+        f"sys.argv = ['bilrp', *{list(arguments)!r}]\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    print(stop.code, 'torch' in sys.modules)"
     )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=files, check=False
+    )
+    assert message in done.stderr and done.stderr.count("\n") == 1
+    assert done.stdout.strip() == "2 False"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 
 from bilrp.cli.console import print_safe
 from bilrp.cli.options import AsJson, CollectionEncoder, CollectionWeights
+from bilrp.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +31,8 @@ def audit(
         str, typer.Argument(metavar="NAME.lance", help="A collection, written by `bilrp index`.")
     ],
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="DIR", help="Folder of the report.")
+        str,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder of the report, or one page: audit.html."),
     ] = "out/audit",
     sample: Annotated[int, typer.Option(min=3, help="Items whose nearest neighbour is explained.")] = 64,
     encoder: CollectionEncoder = None,
@@ -37,6 +40,11 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Is the similarity of neighbours explained by captions, borders or stamps? bilrp audit photos.lance"""
+    from bilrp.cli.input_hints import check_collection
+
+    check_collection(collection)
+    path = check_report_path(output)  # before torch is imported
+
     from bilrp.collection import open
 
     opened = open(collection, encoder, weights=weights)
@@ -45,9 +53,34 @@ def audit(
         print(json.dumps(collect_results(result)))
     else:
         print_safe(format_audit(opened, result))
-    page = build_report(opened, result, collection).write(Path(output))
+    report = build_report(opened, result, collection)
+    page = report.write_page(path) if path.suffix.lower() == ".html" else report.write(path)
     if not as_json:
         print_safe(f"  wrote {page}")
+
+
+def check_report_path(output: str) -> Path:
+    """Return where the report is written: a folder, or a page with the suffix .html; raise if it cannot be.
+
+    Args:
+        output: the option --output.
+    """
+    path = Path(output)
+    is_page = path.suffix.lower() == ".html"
+    if is_page and path.is_dir():
+        raise InputError(f"--output {path}: a folder has this name")
+    if is_page and not path.parent.is_dir():
+        raise InputError(f"--output {path}: there is no folder {path.parent}")
+    if not is_page and path.is_file():
+        raise InputError(f"--output {path}: a file has this name; give a folder, or a page NAME.html")
+    if path.suffix.lower() in (".png", ".svg", ".pdf", ".npz", ".safetensors", ".json", ".md"):
+        raise InputError(
+            f"--output {path}: a report is a folder or a page, give a name like audit or audit.html"
+        )
+    existing = next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.exists())
+    if not os.access(existing.parent if existing.is_file() else existing, os.W_OK):
+        raise InputError(f"--output {path}: the folder {existing} cannot be written to")
+    return path
 
 
 def collect_results(result: Audit) -> dict[str, Any]:

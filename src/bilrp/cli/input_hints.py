@@ -13,6 +13,7 @@ from bilrp.errors import InputError
 
 DEFAULT_IMAGE_ENCODER = "vgg16:31"
 DEFAULT_TEXT_ENCODER = "minilm"
+ITEMS_TABLE = "items.lance"  # in every collection
 WEB_ADDRESS = re.compile(r"(https?|ftp)://\S+", re.IGNORECASE)
 FILE_NAME = re.compile(r"\S*(/\S*|\.[A-Za-z0-9]{1,5})")  # a path, or a name with a suffix
 
@@ -49,14 +50,58 @@ def check_inputs(inputs: Sequence[str], encoders: Sequence[str]) -> None:
                 _check_text(argument, name)
 
 
+def check_collection(argument: str) -> None:
+    """Raise unless an argument may name a collection, and say how to make one.
+
+    Args:
+        argument: the argument; an address of an object store (s3://…) is not checked.
+    """
+    _refuse_web_address(argument)
+    path = Path(argument)
+    if (
+        "://" in argument
+        or (path.suffix.lower() == ".lance" and _exists(path))
+        or _exists(path / ITEMS_TABLE)
+    ):
+        return
+    name = _name_collection(path)
+    if not _exists(path):
+        raise InputError(f"{argument}: no collection there; make one with bilrp index FOLDER -o {name}")
+    if path.is_dir():
+        command = f"bilrp index {shlex.quote(argument)} -o {name}"
+        raise InputError(f"{argument}: a folder, not a collection; index it first: {command}")
+    raise InputError(
+        f"{argument}: a file, not a collection, which is what bilrp index FOLDER -o NAME.lance writes"
+    )
+
+
+def _name_collection(path: Path) -> str:
+    return shlex.quote(path.name if path.suffix == ".lance" else f"{path.name or 'photos'}.lance")
+
+
+def check_query(argument: str) -> None:
+    """Raise for a query that no collection can read: a web address, or a PDF.
+
+    Args:
+        argument: a file, a text, or an item's name, number or id.
+    """
+    _refuse_web_address(argument)
+    if Path(argument).suffix.lower() == ".pdf" and " " not in argument:
+        _refuse_pdf(argument)
+
+
+def _refuse_pdf(argument: str) -> None:
+    raise InputError(
+        f"{argument}: a PDF; export a page as an image first, e.g. with "
+        f"pdftoppm -r 150 -png -f 1 -l 1 {shlex.quote(argument)} page"
+    )
+
+
 def _check_image(argument: str, encoder: str) -> None:
     _refuse_web_address(argument)
     path = Path(argument)
     if path.suffix.lower() == ".pdf":
-        raise InputError(
-            f"{argument}: a PDF; export a page as an image first, e.g. with "
-            f"pdftoppm -r 150 -png -f 1 -l 1 {shlex.quote(argument)} page"
-        )
+        _refuse_pdf(argument)
     if _exists(path):
         return
     hint = f"; {encoder} reads images, for texts use -e {DEFAULT_TEXT_ENCODER}" if _is_text(argument) else ""

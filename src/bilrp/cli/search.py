@@ -67,6 +67,11 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Which items are similar to QUERY, and why? bilrp search photos.lance cat.jpg --part 120,40,200,160"""
+    from bilrp.cli.input_hints import check_collection, check_query
+
+    check_collection(collection)
+    check_query(query)  # before torch is imported
+
     from bilrp.cli import batch
     from bilrp.cli.outputs import DrawOptions, check_outputs
     from bilrp.collection import open

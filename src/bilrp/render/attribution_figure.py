@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import io
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +13,7 @@ from torch import Tensor
 from bilrp.findings.formatting import format_number
 from bilrp.inputs import Image, Text
 from bilrp.render.figure import new_figure, tint_pixels
+from bilrp.render.notebook_figure import NOTEBOOK_DPI
 from bilrp.render.scene import MUTED_COLOR, TEXT_COLOR
 from bilrp.render.styles import Palette, resolve_palette
 from bilrp.render.typesetting import layout_words, replace_missing_glyphs, shorten
@@ -72,6 +76,47 @@ def plot(
     )
     figure.text(MARGIN_INCHES / WIDTH_INCHES, 0.1 / height, line, size=8.5, color=MUTED_COLOR, va="bottom")
     return figure  # type: ignore[return-value]
+
+
+def render_html(attribution: Attribution) -> str:
+    """Return the attribution for a notebook: words on coloured backgrounds, or the figure as an image.
+
+    Of several targets the first is shown.
+
+    Args:
+        attribution: What to show.
+    """
+    column = 0 if attribution.values.dim() > 1 else None
+    if isinstance(attribution.view, Text):
+        return _render_words(attribution, column)
+    figure = plot(attribution, column=column)
+    data = io.BytesIO()
+    figure.savefig(data, format="png", dpi=NOTEBOOK_DPI)
+    source = base64.b64encode(data.getvalue()).decode("ascii")
+    return f'<img alt="{html.escape(repr(attribution))}" src="data:image/png;base64,{source}">'
+
+
+def _render_words(attribution: Attribution, column: int | None) -> str:
+    """Return the text as HTML; the stronger a background, the larger the contribution."""
+    from matplotlib.colors import to_rgb
+
+    palette, spans = resolve_palette("paper"), attribution.spans(column)
+    largest = max((abs(span.weight) for span in spans), default=0.0) or 1.0
+    assert isinstance(attribution.view, Text)
+    text, position, parts = attribution.view.text, 0, []
+    for span in spans:
+        color = to_rgb(palette.positive if span.weight > 0 else palette.negative)
+        red, green, blue = (round(255 * part) for part in color)
+        style = f"background:rgba({red},{green},{blue},{0.7 * abs(span.weight) / largest:.2f})"
+        parts += [
+            html.escape(text[position : max(position, span.start)]),
+            f'<span style="{style}" title="{format_number(span.weight)}">{html.escape(span.text)}</span>',
+        ]
+        position = max(position, span.end)
+    score = attribution.score if column is None else float(attribution.score[column])  # type: ignore[index]
+    line = f"{attribution.similarity.replace('_', ' ')} {format_number(float(score))}"
+    words = "".join(parts) + html.escape(text[position:])
+    return f'<div style="line-height:1.7">{words}<br><small>{html.escape(line)}</small></div>'
 
 
 def _add_axes(height: float, left: float = MARGIN_INCHES) -> Axes:

@@ -37,7 +37,9 @@ section.drawn{min-height:0}
 h2{font:600 16px/1.3 inherit;margin:16px 0 8px}
 .strip{display:flex;flex-wrap:wrap;gap:14px}
 .strip figure{margin:0;flex:0 1 190px;min-width:130px}
+.strip:not(:has(figure:nth-child(4))) figure{flex-basis:300px}
 .strip svg{display:block;width:100%;height:auto}
+.strip image{filter:grayscale(.8)}
 .strip :is(b,span){display:block;font-size:13px;font-weight:500;overflow-wrap:anywhere}
 .strip span{color:var(--soft);font-weight:400}
 .strip figure:has(.tinted){flex-basis:320px}

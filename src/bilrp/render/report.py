@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import math
@@ -96,6 +97,11 @@ class Report:
             files.write_bytes(out / name, data)
         return out / "report.html"
 
+    def write_page(self, path: str | Path) -> Path:
+        """Write the report as one page with its pictures in it, and return its path."""
+        pictures = {picture.name: _render_picture(picture) for picture in self._pictures()}
+        return files.write_bytes(Path(path), _encode(to_html(self, pictures=pictures)))
+
     def _pictures(self) -> list[Picture]:
         return [block for part in self.sections for block in part.blocks if isinstance(block, Picture)]
 
@@ -120,15 +126,20 @@ def to_markdown(report: Report) -> str:
     return "\n".join(lines)
 
 
-def to_html(report: Report) -> str:
-    """Return the report as an HTML page without scripts; its figures are separate files."""
+def to_html(report: Report, *, pictures: Mapping[str, bytes] | None = None) -> str:
+    """Return the report as an HTML page without scripts.
+
+    Args:
+        report: The report.
+        pictures: Its figures by name, to put into the page; None: they are separate files.
+    """
     body = [
         f"<h1>{_escape_html(report.title)}</h1>",
         f"<p class='summary'>{_escape_html(report.summary)}</p>",
     ]
     for section in report.sections:
         body += ["<section>", f"<h2>{_escape_html(section.title)}</h2>"]
-        body += [_html_block(block) for block in section.blocks]
+        body += [_html_block(block, pictures) for block in section.blocks]
         body += ["</section>"]
     content = "\n".join(body)
     return (
@@ -226,14 +237,15 @@ def _escape_markdown(text: str) -> str:
     return re.sub(r"([\\`\[\]$])", r"\\\1", printable.replace("&", "&amp;").replace("<", "&lt;"))
 
 
-def _html_block(block: Paragraph | Table | Picture) -> str:
+def _html_block(block: Paragraph | Table | Picture, pictures: Mapping[str, bytes] | None = None) -> str:
     if isinstance(block, Paragraph):
         return f"<p>{_escape_html(block.text)}</p>"
     caption = getattr(block, "caption", "")
     if isinstance(block, Picture):
-        image = (
-            f"<img src='{_quote_url(block.name)}' alt='{_escape_html(caption or block.name)}' loading='lazy'>"
+        source = (
+            _quote_url(block.name) if pictures is None else _to_data_uri(block.name, pictures[block.name])
         )
+        image = f"<img src='{source}' alt='{_escape_html(caption or block.name)}' loading='lazy'>"
         image = f"<a href='{_quote_url(block.link)}'>{image}</a>" if block.link else image
         return f"<figure>{image}<figcaption>{_escape_html(caption)}</figcaption></figure>"
     head = "".join(f"<th scope='col'>{_escape_html(cell)}</th>" for cell in block.header)
@@ -249,6 +261,11 @@ def _html_block(block: Paragraph | Table | Picture) -> str:
 
 def _escape_html(value: str) -> str:
     return html.escape("\n".join(map(to_printable, str(value).split("\n"))), quote=True)
+
+
+def _to_data_uri(name: str, content: bytes) -> str:
+    kind = {".svg": "svg+xml", ".jpg": "jpeg"}.get(Path(name).suffix.lower(), "png")
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
 
 
 def _quote_url(name: str) -> str:

@@ -26,6 +26,8 @@ SHEET_WIDTH_INCHES, MARGIN_INCHES, GAP_INCHES = 9.0, 0.3, 0.2
 MAX_ITEM_HEIGHT_INCHES = 2.6
 MIN_COLUMNS = 3  # of a strip, so that a single item does not fill the sheet
 MAX_THUMBNAIL_PIXELS = 360
+DRAWN_PIXELS = 512  # of the longer side of an image in a figure
+GREY_FRACTION = 0.8
 MAX_TINT = 0.8  # opacity of the largest contribution
 TINT_POWER = 0.75  # small contributions stay visible
 
@@ -89,8 +91,8 @@ def _serialize_item(item: StripItem, largest: float) -> dict[str, Any]:
     view, boxes = item.side.view, item.side.region_boxes
     tints = [round(float(value), 4) for value in _tint(item.values / largest)]
     about = {"label": item.label, "note": item.note, "tints": tints}
-    if isinstance(view, Text):
-        return about | {"text": view.text, "spans": view.spans}
+    if isinstance(view, Text):  # a text is its own name
+        return about | {"label": "", "text": view.text, "spans": view.spans}
     if view is None or boxes is None:
         return about
     return about | {
@@ -181,13 +183,16 @@ def _draw_item(
     tints, view, labels = _tint(item.values / largest), item.side.view, to_label_image(item.side.regions)
     if isinstance(view, Image) and labels is not None:
         scale = min(width / view.size[0], height / view.size[1])
-        pixels = view.crop_to_input(labels.shape).astype(np.float64) / 255
-        weight = np.append(tints, 0.0)[labels][..., None]  # label −1, no region, is the last
+        finer = max(1, DRAWN_PIXELS // max(labels.shape))
+        pixels = view.crop_to_input((labels.shape[0] * finer, labels.shape[1] * finer))
+        pixels = _turn_grey(pixels.astype(np.float64) / 255)
+        weight = np.append(tints, 0.0)[labels]  # label −1, no region, is the last
+        weight = weight.repeat(finer, axis=0).repeat(finer, axis=1)[..., None]
         color = np.where(weight > 0, to_rgb(colors.positive), to_rgb(colors.negative))
         pixels = pixels * (1 - np.abs(weight)) + color * np.abs(weight)
         width, height = view.size[0] * scale, view.size[1] * scale
         extent = (left, left + width, top + height, top)
-        axes.imshow(pixels, extent=extent, interpolation="nearest", aspect="auto")
+        axes.imshow(pixels, extent=extent, interpolation="antialiased", aspect="auto")
     else:
         shown, _ = _words(item)
         for number, word in zip(shown, _layout(item, left, top, width), strict=True):
@@ -195,9 +200,17 @@ def _draw_item(
             axes.add_patch(Rectangle((word.left, word.top), word.width, word.height, color=color, lw=0))
             _write(axes, word.left, word.baseline, word.text, size=10.5)
     most = max(8, int(width * 13))
-    for n, (text, color) in enumerate(((item.label, TEXT_COLOR), (item.note, MUTED_COLOR))):
+    label = "" if isinstance(view, Text) else item.label  # a text is its own name
+    lines = [(text, color) for text, color in ((label, TEXT_COLOR), (item.note, MUTED_COLOR)) if text]
+    for n, (text, color) in enumerate(lines):
         line = typesetting.shorten(text, most)
         _write(axes, left, top + box[3] + 0.16 + 0.15 * n, line, size=8.5, color=color)
+
+
+def _turn_grey(pixels: np.ndarray) -> np.ndarray:
+    """Return an image with little colour, so that its own colours are not mistaken for contributions."""
+    grey = (pixels @ [0.299, 0.587, 0.114])[..., None]
+    return GREY_FRACTION * grey + (1 - GREY_FRACTION) * pixels
 
 
 def _draw_scale(axes: Axes, legend: Legend, largest: float, colors: Palette, *, bottom: float) -> None:

@@ -18,6 +18,7 @@ export const STYLE = /* css */ `
   font: 15px/1.5 var(--sans);
   font-variant-numeric: tabular-nums;
   -webkit-text-size-adjust: 100%;
+  container-type: inline-size;
   padding: clamp(16px, 3vw, 40px) max(clamp(14px, 3vw, 40px), (100% - 1240px) / 2) 32px;
 }
 .failed {
@@ -516,7 +517,7 @@ kbd {
   overflow-wrap: anywhere;
 }
 
-@media (max-width: 900px) {
+@container (max-width: 860px) {
   .top {
     grid-template-columns: minmax(0, 1fr);
   }
