@@ -69,9 +69,13 @@ ALLOWED_IMPORTS = {
 LAZY_IMPORTS = {
     "bilrp.encoder": {"bilrp.encoders.live.recognition", "bilrp.encoders.registry"},
     "bilrp.attribution": {"bilrp.render.attribution_figure"},
-    "bilrp.explanation": {"bilrp.app.widgets", "bilrp.render.figure", "bilrp.render.page"},
+    "bilrp.explanation": {
+        "bilrp.app.widgets", "bilrp.render.figure", "bilrp.render.findings_table", "bilrp.render.page",
+    },
+    "bilrp.groups": {"bilrp.render.group_views"},
+    "bilrp.set_comparison": {"bilrp.render.group_views"},
     "bilrp.collection.core": {"bilrp.app.widgets"},
-}
+}  # fmt: skip
 MODULE_IN_STRING = re.compile(r"(bilrp(?:_studies)?(?:\.\w+)*)(:\w+)?")
 
 

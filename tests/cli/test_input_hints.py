@@ -96,7 +96,10 @@ def test_a_missing_file_is_told_without_torch(files):
     ("argument", "message"),
     [
         ("gone.lance", r"gone\.lance: no collection there; make one with bilrp index FOLDER -o gone\.lance"),
-        ("photos", r"photos: a folder, not a collection; index it first: bilrp index photos -o photos\.lance"),
+        (
+            "photos",
+            r"photos: a folder, not a collection; index it first: bilrp index photos -o photos\.lance",
+        ),
         ("a.png", r"a\.png: a file, not a collection"),
         ("https://x.org/c.lance", "download it first"),
     ],

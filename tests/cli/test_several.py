@@ -10,6 +10,8 @@ import pytest
 from PIL import Image
 from test_explain import bilrp_command, place, tiny  # noqa: F401
 
+from bilrp.groups import Contrast
+
 BY = ("-e", "tinymodel:tiny", "--size", "32")
 
 
@@ -60,6 +62,27 @@ def test_why_this_and_not_that(more: Path, bilrp_command) -> None:  # noqa: F811
     assert f"closer to {nearer} than" in message and f"{abs(scores[0] - scores[1]):.4g}" in message
 
 
+def test_a_contrast_is_written_in_every_format_in_units_of_the_score(more: Path, bilrp_command) -> None:  # noqa: F811
+    names = [f"why.{suffix}" for suffix in ("html", "png", "svg", "pdf", "npz", "safetensors")]
+    outputs = [option for name in names for option in ("-o", name)]
+    answer = json.loads(bilrp_command("contrast", "a.png", "b.png", "c.png", *BY, *outputs, "--json")[1])
+    assert all((more / name).stat().st_size > 1000 for name in names)
+    ours, *theirs = (sum(answer["contributions"][side]) for side in "abc")
+    assert ours == pytest.approx(answer["score"] - answer["unattributed"], abs=1e-5)
+    assert sum(theirs) == pytest.approx(ours, abs=1e-5)
+    loaded = Contrast.load(more / "why.npz")
+    assert loaded.score == pytest.approx(answer["score"])
+
+
+def test_three_inputs_start_with_the_scores_of_all_pairs(more: Path, bilrp_command) -> None:  # noqa: F811
+    _, out, _ = bilrp_command("explain", "a.png", "b.png", "c.png", *BY, "-o", "why.html")
+    table = out.split("\n\n")[0].splitlines()
+    assert table[0] == "cosine of every pair" and len(table) == 5
+    score = json.loads(bilrp_command("explain", "a.png", "c.png", *BY, "--json")[1])["score"]
+    assert table[2].split()[2] == table[4].split()[1] == f"{score:.4g}"
+    assert '"caption":"cosine of every pair"' in (more / "why.html").read_text()
+
+
 def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
     code, out, _ = bilrp_command(
         "sets", "left", "right", *BY, "--similarity", "dot", "-o", "why.png", "-o", "why.npz"
@@ -69,8 +92,14 @@ def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
         json.loads(bilrp_command("explain", a, "c.png", *BY, "--similarity", "dot", "--json")[1])["score"]
         for a in ("a.png", "b.png")
     )
-    output = json.loads(bilrp_command("sets", "left", "right", *BY, "--similarity", "dot", "--json")[1])
-    assert output["score"] == pytest.approx(total, rel=1e-4)
+    answer = json.loads(
+        bilrp_command("sets", "left", "right", *BY, "--similarity", "dot", "--json", "-o", "why.html")[1]
+    )
+    assert answer["score"] == pytest.approx(total, rel=1e-4)
+    assert answer["mean"] == pytest.approx(total / 2, rel=1e-4) and np.shape(answer["scores"]) == (2, 1)
+    assert answer["summary"].startswith("Dot ") and "2 × 1 pairs" in answer["summary"]
+    page = (more / "why.html").read_text()
+    assert page.count("data:image/jpeg;base64") >= 3 and '"title":"left"' in page
 
 
 @pytest.mark.parametrize(
@@ -83,7 +112,9 @@ def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
         (("explain", "a.png", "b.png", "-e", "absent:f", "-o", "why.png"), "written as one page"),
         (("explain", "a.png", "b.png", "gone.png"), "no such file"),
         (("explain", *["a.png"] * 9, "-o", "why.html"), "36 explanations are too many"),
-        (("contrast", "a.png", "b.png", "c.png", "-o", "why.npz"), "written as one page"),
+        (("contrast", "a.png", "b.png", "c.png", "-o", "why.txt"), "the suffix must be one of"),
+        (("contrast", "a.png", "b.png", "gone.png"), "gone.png: no such file"),
+        (("explain", "a.png", "b.png", "--show", "nothing"), "cannot show 'nothing'"),
         (("sets", "left", "gone"), "gone"),
     ],
 )
