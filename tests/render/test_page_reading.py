@@ -77,7 +77,7 @@ def test_findings_are_outlined_joined_once_each_and_numbered(visit):
     for side, end in (("a", strongest[0]), ("b", strongest[-1])):
         boxes = [tab.locator(region_selector(side, i)).bounding_box() for i in getattr(findings[0], side)]
         assert any(inside(box, end) for box in boxes)
-    assert f"{ribbons} finding" in tab.inner_text(".readout")
+    assert f"{ribbons} match" in tab.inner_text(".readout")
     assert tab.locator(".found li").count() == len(findings)
     total = sum(one.relevance for one in findings[:ribbons]) / abs(explanation.score)
     assert f"together {100 * total:.0f} % of the score" in tab.inner_text(".readout")
@@ -107,12 +107,74 @@ def test_a_ribbon_is_pointed_at_between_the_pictures_and_leaves_regions_alone(vi
     way = points(tab, '.ribbons [data-finding="0"]')[0]
     tab.mouse.move(*way[len(way) // 2])
     wait_for_paint(tab)
-    assert tab.inner_text(".readout").startswith("Finding 1:")
+    assert tab.inner_text(".readout").startswith("Match 1:")
     right = tab.locator(".panel[data-side=a]").bounding_box()
     over = [p for p in way if inside(right, p, room=-4)][-1]
     tab.mouse.move(*over)
     wait_for_paint(tab)
     assert " of A (x " in tab.inner_text(".readout").split(":")[0]
+
+
+def test_pointing_into_a_match_selects_it_and_then_its_regions(visit):
+    explanation = plant_match()
+    first = explanation.findings()[0]
+    tab = visit(explanation)
+    before = [tab.locator(part).bounding_box() for part in (".stage", ".found", ".controls")]
+    tab.hover(region_selector("a", first.a[2]))
+    wait_for_paint(tab)
+    assert tab.inner_text(".readout").startswith("Match 1:")
+    assert [tab.locator(part).bounding_box() for part in (".stage", ".found", ".controls")] == before
+    tab.locator(region_selector("a", first.a[2])).click()
+    tab.hover(region_selector("a", first.a[1]))
+    wait_for_paint(tab)
+    assert " of A (x " in tab.inner_text(".readout").split(":")[0], "a single region of the pinned match"
+    assert tab.locator(".found [aria-pressed=true]").count() == 1
+    outside = next(i for i in range(256) if not any(i in f.a for f in explanation.findings()))
+    tab.keyboard.press("Escape")
+    tab.hover(region_selector("a", outside))
+    wait_for_paint(tab)
+    assert " of A (x " in tab.inner_text(".readout").split(":")[0]
+
+
+def test_a_button_hides_all_colours(visit):
+    tab = visit(plant_match())
+    tab.click("[data-plain]")
+    tab.hover(region_selector("a", 40))
+    wait_for_paint(tab)
+    assert tab.locator(".ribbons path, .arcs path, .badges g").count() == 0
+    assert not drawn_strengths(tab, "a").any() and not drawn_strengths(tab, "b").any()
+    assert "hidden" in tab.inner_text(".readout")
+    tab.click("[data-plain]")
+    wait_for_paint(tab)
+    assert tab.locator(".ribbons path").count() > 0
+
+
+def test_the_sentence_has_crops_and_neither_directions_nor_sizes(visit):
+    tab = visit(plant_match())
+    assert tab.locator(".carried .thumb").count() == 2 and "Carried by" in tab.inner_text(".carried")
+    first = tab.inner_text(".top") + " ".join(tab.locator(".found button").all_inner_texts())
+    for word in ("left", "right", "middle", "top", "bottom", "px"):
+        assert not re.search(rf"\b{word}\b", first), word
+    assert tab.locator(".tally rect.positive").count() == 1
+
+
+def test_the_bar_of_the_account_ends_at_the_score(visit):
+    tab = visit(plant_match())
+    ends = tab.evaluate(
+        """[...root().querySelectorAll(".tally rect")].map(el =>
+            [el.getAttribute("class"), Number(el.getAttribute("x")), Number(el.getAttribute("width"))])"""
+    )
+    (lowest,) = {min(x for kind, x, _ in ends if kind == "negative")}
+    score = next(x + width / 2 for kind, x, width in ends if kind == "score")
+    assert score == pytest.approx(lowest, abs=1.6)
+
+
+def test_names_of_pictures_above_each_other_are_clear_of_ribbons(visit):
+    tab = visit(plant_match(), width=390)
+    wait_for_paint(tab)
+    a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
+    names = [tab.locator(".caption").nth(n).bounding_box() for n in (0, 1)]
+    assert names[0]["y"] + names[0]["height"] <= a["y"] + 2 and names[1]["y"] >= b["y"] + b["height"] - 2
 
 
 def test_one_scale_for_everything_also_while_pointing(visit):
@@ -145,7 +207,7 @@ def test_one_scale_for_everything_also_while_pointing(visit):
 
 @pytest.mark.parametrize("width", [1400, 390, 320])
 def test_small_words_are_whole_and_beside_each_other(visit, width):
-    """Of the legend and of the findings' places: none lies on another, none is cut off."""
+    """Of the legend and of the cards: none lies on another, none is cut off."""
     tab = visit(plant_match(), width=width)
     wait_for_paint(tab)
     boxes = tab.evaluate(
@@ -159,7 +221,7 @@ def test_small_words_are_whole_and_beside_each_other(visit, width):
             beside = right <= other[0] or other[1] <= left
             assert beside or bottom <= other[2] + 3 or other[3] <= top + 3
     cut = tab.evaluate(
-        "[...root().querySelectorAll('.found .where')].map(el => el.scrollWidth - el.clientWidth)"
+        "[...root().querySelectorAll('.found .share')].map(el => el.scrollWidth - el.clientWidth)"
     )
     assert cut and max(cut) <= 0
 
@@ -234,6 +296,7 @@ def test_a_picture_and_words_lie_side_by_side(visit):
     a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
     assert b["x"] > a["x"] + a["width"]
     assert abs(a["y"] + a["height"] / 2 - b["y"] - b["height"] / 2) < 6
+    tab.check("[value=shares]")
     tab.hover(region_selector("b", 3))
     wait_for_paint(tab)
     assert drawn_strengths(tab, "a").any() and "“the” of B" in tab.inner_text(".readout")
@@ -243,6 +306,7 @@ def test_a_picture_and_words_lie_side_by_side(visit):
 def test_arcs_lie_on_wide_and_on_tall_pictures(visit, width, height):
     shape = regions.grid(16)(torch.zeros(1, 3, height, width))
     tab = visit(make_explanation(shape, shape, pictures=(noise(height, width), noise(height, width, seed=1))))
+    tab.check("[value=pairs]")
     tab.hover(region_selector("a", 30))
     first, *_, last = points(tab, ".arcs path:last-child", 9)[0]
     assert inside(tab.locator(region_selector("a", 30)).bounding_box(), first)

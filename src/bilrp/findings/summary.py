@@ -25,6 +25,8 @@ from bilrp.findings.formatting import (
     format_signed,
 )
 from bilrp.findings.grouping import Finding
+from bilrp.findings.photograph_means import PHOTOGRAPH_MEANS
+from bilrp.findings.reference_likeness import is_like_photographs
 from bilrp.findings.region_layout import to_label_image
 from bilrp.inputs import Image, Text, View
 from bilrp.regions import Regions
@@ -40,6 +42,9 @@ MAX_PADDING_SHARE = 0.05  # of the relevance
 MAX_CROPPED_FRACTION = 0.2  # of the image
 DOMINANT_SHARE = 0.5  # of the relevance, in one region
 COSINE_SIMILARITIES = ("cosine", "dot", "squared_distance")  # what a cosine says about the score
+# What a high cosine of inputs unlike the random pairs says: two faces exceed any two photographs, whoever they are of.
+ALIKE_IN_KIND = "Alike in kind at least"
+HIGH_VERDICTS = ("Very similar", "Similar")
 FEW_REGIONS = 4  # with at most this many regions, one may dominate without a warning
 MAX_UNATTRIBUTED_SHARE = 0.5  # of the score
 
@@ -263,6 +268,9 @@ def describe_verdict(explanation: ExplanationLike, *, random_scores: Sequence[fl
     baseline = _choose_baseline(explanation, random_scores)
     if baseline is not None:
         verdict, comparison = random_baseline.judge(cosine, baseline)
+        is_high = verdict in HIGH_VERDICTS
+        if is_high and random_scores is None and _is_unlike(explanation):
+            return f"{ALIKE_IN_KIND} ({scores}): {comparison}, but these two are unlike those photographs."
         weak = "; the strongest of weak matches are shown" if verdict == random_baseline.NOT_SIMILAR else ""
         return f"{verdict} ({scores}): {comparison}{weak}."
     if cosine < NEAR_ZERO_FRACTION:
@@ -301,6 +309,18 @@ def _choose_baseline(
     return random_baseline.look_up_baseline(
         explanation.a.origin, *(side.regions.labels.shape[-2:] for side in sides)
     )
+
+
+def _is_unlike(explanation: ExplanationLike) -> bool:
+    """Return whether the inputs are unlike the photographs that a baseline was measured on, as faces and drawings are."""
+    origin = explanation.a.origin
+    layer = origin.get("layer")
+    weights = str(origin.get("weights"))
+    mean = PHOTOGRAPH_MEANS.get(weights)
+    if mean is None or layer not in (None, random_baseline.VGG16_LAYER_BY_WEIGHTS.get(weights)):
+        return False
+    sides = (explanation.a, explanation.b)
+    return not is_like_photographs([side.embedding.detach().cpu().numpy() for side in sides], mean)
 
 
 def _is_long_text(side: DecompositionLike) -> bool:

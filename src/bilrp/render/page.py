@@ -73,7 +73,7 @@ def render_html(
     data = build_payload(
         explanation, title=title, style=style, names=names, special_tokens=special_tokens, show=show
     )
-    data |= {"palette": palette, "compact": compact}
+    data |= {"palette": palette, "compact": "frame" if compact else False}
     document_title = f"{data['title']}: {' and '.join(data['names'])}" if data["names"] else data["title"]
     return build_document(data, title=document_title, entry="mount", start=_START_SCRIPT, css=_PAGE_CSS)
 

@@ -10,6 +10,7 @@ import { capital, measureName, nameOf, nounOf, formatNumber, ofScore, percent } 
 
 const CROP = [60, 46]; // pixels of a crop inside a sentence
 const NAMED_DIFFERENCES = 3;
+const ONCE = { type: "button", tabindex: -1 }; // the keyboard reaches the same matches as cards
 
 /** The summary of a payload without one: the score. */
 const scoreWords = (data) =>
@@ -59,7 +60,7 @@ function matchItem(app, one) {
   const [a, b] = ["a", "b"].map((side) => thumb(app, side, one[side], CROP, 0.25, one.best[side]));
   const label = `Match ${one.k + 1}: ${["a", "b"].map((side) => nameOf(data, side, one[side])).join(" with ")}, ${ofScore(one.relevance, whole)}`;
   const joint = a.className === "chip" && b.className === "chip" ? " with " : "↔";
-  const el = node("button", { type: "button", "aria-label": label }, a, node("span", {}, joint), b, node("b", {}, percent(one.relevance, whole)));
+  const el = node("button", { ...ONCE, "aria-label": label }, a, node("span", {}, joint), b, node("b", {}, percent(one.relevance, whole)));
   return makeButton(app, el, { finding: one.k });
 }
 
@@ -69,7 +70,7 @@ function differenceItem(app, one) {
   const label = `Difference ${one.k + 1}: ${capital(nameOf(data, one.side, one.regions))}, ${percent(one.share, 1)} of the squared distance`;
   const crop = thumb(app, one.side, one.regions, CROP, 0.25);
   const where = node("span", {}, `of ${one.side.toUpperCase()}`);
-  const el = node("button", { type: "button", "aria-label": label }, crop, where, node("b", {}, percent(one.share, 1)));
+  const el = node("button", { ...ONCE, "aria-label": label }, crop, where, node("b", {}, percent(one.share, 1)));
   return makeButton(app, el, differenceChoice(one));
 }
 

@@ -88,6 +88,7 @@ async function start(shadow, data, look, signal) {
   for (const [k, list] of [model.findings, model.differences].entries())
     if (!list.length) elements.draw[k].parentElement.hidden = dom.switch.children[k].hidden = true;
   page.classList.toggle("compact", app.compact);
+  page.classList.toggle("framed", data.compact === "frame");
   page.querySelector(".more").open = !app.compact;
   page.querySelector(".paper").open = app.state.paper;
   buildHeader(model, dom);

@@ -15,8 +15,8 @@ export const SKELETON = `
   </div>
 
   <figure>
-    <p class="switch" role="group" aria-label="Show"><button type="button" data-draw="findings">matches</button><button type="button" data-draw="differences">differences</button><button type="button" data-plain>hide colours</button></p>
     <div class="stage"></div>
+    <p class="switch" role="group" aria-label="Show"><button type="button" data-draw="findings">matches</button><button type="button" data-draw="differences">differences</button><button type="button" data-plain>hide colours</button></p>
     <figcaption>
       <div class="sentence">
         <p class="readout" aria-live="polite" aria-atomic="true"></p>

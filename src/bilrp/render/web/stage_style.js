@@ -4,6 +4,12 @@
 export const STAGE_STYLE = /* css */ `
 figure {
   scroll-margin: 6px;
+  display: flex;
+  flex-direction: column;
+}
+/* above the stage, but after it for the keyboard: Tab reaches a region first */
+.switch {
+  order: -1;
 }
 .stage {
   position: relative;

@@ -157,6 +157,12 @@ h2 {
 .switch {
   margin: 0 0 6px;
 }
+.framed :is(.tally, .differs) {
+  display: none;
+}
+.framed .top {
+  margin-bottom: 6px;
+}
 .switch button[data-plain] {
   margin-left: 12px;
   border-left: 1px solid var(--rule);
