@@ -3,7 +3,7 @@
     python benchmarks/random_pairs.py minilm                     60 everyday sentences
     python benchmarks/random_pairs.py mobilenet PHOTOGRAPHS      64 photographs of a folder
 
-It prints the hash of the weights, the number of pairs and their quantiles.
+It prints the hash of the weights, the number of pairs and their quantiles, and for photographs the mean of their embeddings.
 """
 
 from __future__ import annotations
@@ -18,8 +18,24 @@ import bilrp
 from bilrp.encoder import read_item
 from bilrp.encoders.sentence_encoder import read_everyday_sentences
 from bilrp.findings.random_baseline import RandomBaseline, compute_baseline
+from bilrp.findings.reference_likeness import measure_mean
 
 PHOTOGRAPH_COUNT = 64
+
+
+def embed_inputs(encoder: bilrp.Encoder, inputs: Sequence[str | Path]) -> torch.Tensor:
+    """Return the embeddings of inputs, [inputs, h] in float64.
+
+    Args:
+        encoder: the encoder.
+        inputs: texts or image files.
+    """
+    rows = []
+    for each in inputs:
+        item = read_item(encoder, each)
+        with torch.no_grad():
+            rows.append(encoder.forward_fn(item.model_input)(item.x).flatten().double())
+    return torch.stack(rows)
 
 
 def measure_baseline(encoder: bilrp.Encoder, inputs: Sequence[str | Path]) -> RandomBaseline:
@@ -29,12 +45,8 @@ def measure_baseline(encoder: bilrp.Encoder, inputs: Sequence[str | Path]) -> Ra
         encoder: the encoder.
         inputs: texts or image files, which should have nothing to do with each other.
     """
-    rows = []
-    for each in inputs:
-        item = read_item(encoder, each)
-        with torch.no_grad():
-            rows.append(encoder.forward_fn(item.model_input)(item.x).flatten().double())
-    unit = torch.nn.functional.normalize(torch.stack(rows))
+    rows = embed_inputs(encoder, inputs)
+    unit = torch.nn.functional.normalize(rows)
     return compute_baseline((unit @ unit.T)[tuple(torch.triu_indices(len(rows), len(rows), 1))].numpy())
 
 
@@ -56,6 +68,8 @@ def main(name: str, folder: str | None = None) -> None:
     weights = bilrp.decompose(encoder, item, regions=None).origin["weights"]
     print(f"{name}, weights {weights}, input {tuple(item.x.shape)}: {baseline.pair_count:,} pairs")
     print(f"({', '.join(f'{quantile:.3f}' for quantile in baseline.quantiles)})")
+    if folder is not None:
+        print(measure_mean(list(embed_inputs(encoder, inputs).numpy())))
 
 
 if __name__ == "__main__":
