@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -105,6 +105,8 @@ def write_outputs(
         quiet: print only errors.
     """
 
+    shown: dict[str, Any] = {} if draw.show == "matches" else {"show": draw.show}
+
     def write(path: Path) -> None:
         explanation.save(
             path,
@@ -113,7 +115,7 @@ def write_outputs(
             palette=draw.palette,
             title=draw.title,
             special_tokens=draw.special_tokens,
-            **({} if draw.show == "matches" else {"show": draw.show}),
+            **shown,
         )
 
     write_each(write, outputs, open_output=open_output, quiet=quiet)

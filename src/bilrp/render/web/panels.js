@@ -139,7 +139,7 @@ export function applyZoom(app, side) {
 }
 
 /** Opacity of the layer that fades an image: more while partners are tinted, less below lines. */
-const veilOf = (scene, side) => (scene.light[side] ? 0.6 : scene.active ? 0 : scene.findings.length + scene.differences.length ? 0.15 : scene.arcs.length ? 0.35 : 0);
+const veilOf = (scene, side) => (scene.light[side] ? 0.6 : scene.active ? 0 : scene.findings.length + scene.differences.length ? 0 : scene.arcs.length ? 0.35 : 0);
 
 export function paintPanel(app, side, scene, ink) {
   const nodes = app.dom.panels[side];
