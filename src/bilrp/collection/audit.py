@@ -181,7 +181,7 @@ class _RelevanceGrid:
     @cached_property
     def common_mask(self) -> np.ndarray:
         """[items, rows, columns]: does the cell of this item look the same in many other items?"""
-        pixels = np.stack([_cell_pixels(self.collection.view(p)) for p in range(len(self.collection))])
+        pixels = np.stack([cell_pixels(self.collection.view(p)) for p in range(len(self.collection))])
         min_items = max(MIN_COMMON_ITEMS, MIN_COMMON_FRACTION * len(pixels))
         references = pixels[np.random.default_rng(0).permutation(len(pixels))[:MAX_REFERENCE_ITEMS]]
         mask = np.zeros(pixels.shape[:3], dtype=bool)
@@ -193,7 +193,7 @@ class _RelevanceGrid:
         return mask
 
 
-def _cell_pixels(view: object) -> np.ndarray:
+def cell_pixels(view: object) -> np.ndarray:
     """Return [rows, columns, values]: the pixels of each cell, of the image area that the model received."""
     assert isinstance(view, Image)
     side = GRID_SIZE * CELL_SIDE_PIXELS

@@ -36,7 +36,9 @@ from bilrp.regions import RegionSpecs
 from bilrp.similarity import Similarity, resolve_similarity
 
 if TYPE_CHECKING:
-    from bilrp.collection.audit import Audit
+    from bilrp.collection.audit import Audit, Suspect
+    from bilrp.collection.repair import Repair
+    from bilrp.collection.repair_selection import Method
 
 Query: TypeAlias = int | InputLike | Decomposition
 """A position, an id, a path, anything the encoder reads, or a decomposition of it."""
@@ -584,6 +586,33 @@ class Collection:
         from bilrp.collection.audit import audit_collection
 
         return audit_collection(self, sample=sample, seed=seed, similarity=similarity, progress=progress)
+
+    def repair(
+        self,
+        *,
+        suspect: Suspect | int | None = None,
+        part: Sequence[int] | None = None,
+        of: Query | None = None,
+        words: str | None = None,
+        carriers: Sequence[int] | None = None,
+        method: Method | None = None,
+        progress: bool = False,
+    ) -> Repair:
+        """Return a similarity without a part that should not count, and what that costs, measured beforehand.
+
+        Args:
+            suspect: A suspect of `audit`, or its number as the audit prints it, from 1.
+            part: Region numbers of the item `of` that shows the part.
+            of: That item.
+            words: Words of texts that should not count.
+            carriers: Positions of the items that have the part; found by default.
+            method: "projection", "filling" or "removal"; the first that reaches the goals by default.
+            progress: Show progress bars.
+        """
+        from bilrp.collection.repair_selection import repair_collection
+
+        options = {"suspect": suspect, "part": part, "of": of, "words": words, "carriers": carriers}
+        return repair_collection(self, **options, method=method, progress=progress)  # type: ignore[arg-type]
 
     def widget(self) -> Any:
         """Return a notebook widget (`bilrp[notebook]`) of the collection; `widget.selected` is {id, part, without}."""

@@ -1,0 +1,351 @@
+"""`Repair`: a similarity without a part that should not count, as one small matrix or as corrected embeddings.
+
+A *projection* φ ← φ − U Bᵀφ applies to any vector. A *correction* replaces the embeddings of the items that have the part
+(the carriers), which are recognized by their embeddings, so that it can be applied in any vector database too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from bilrp.attribution import embed_item
+from bilrp.collection.repair_report import RepairReport
+from bilrp.collection.shortcut_part import ShortcutPart, deserialize_part
+from bilrp.decomposition import Decomposition
+from bilrp.encoder import Encoder, InputLike, choose_regions, diff_origins, read_item
+from bilrp.errors import InputError, MismatchError
+from bilrp.inputs import Item
+from bilrp.io import store
+from bilrp.pipeline import prepare
+from bilrp.regions import labels
+from bilrp.similarity import Similarity, resolve_similarity
+
+if TYPE_CHECKING:
+    from bilrp.collection.core import Collection, Neighbour, Query
+
+Rows = TypeVar("Rows", Tensor, np.ndarray)
+KIND = "repair"  # of the stored file
+MAX_SAME_DISTANCE = (
+    2e-3  # of two embeddings of length one that are the same item: more than rounding to float16
+)
+ROWS_PER_BLOCK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """Embeddings of carriers without a part, and how to embed new items without it.
+
+    Args:
+        method: "filling" encodes an input with the part filled in, "removal" subtracts the part Σ_{I∈S} P_I.
+        part: the part.
+        ids: of the carriers.
+        originals: embeddings of the carriers.
+        removed: what is subtracted from each.
+        regions: (carrier, region) of each of the encoder's regions S in the part.
+        region_counts: number of regions of each carrier.
+    """
+
+    method: Literal["filling", "removal"]
+    part: ShortcutPart
+    ids: tuple[str, ...]
+    originals: Float[Tensor, "carriers h"]
+    removed: Float[Tensor, "carriers h"]
+    regions: Int[Tensor, "entries 2"]
+    region_counts: Int[Tensor, " carriers"]
+
+    def match(self, embeddings: Float[Tensor, "n h"]) -> tuple[Int[Tensor, " n"], Float[Tensor, " n"]]:
+        """Return the carrier that each embedding belongs to (−1: none) and the ratio of their norms."""
+        keys, rows = self.originals.double(), embeddings.double()
+        lengths = [torch.linalg.vector_norm(t, dim=1).clamp(min=1e-300) for t in (rows, keys)]
+        cosines = (rows / lengths[0][:, None]) @ (keys / lengths[1][:, None]).T
+        best, carrier = cosines.max(1)
+        # ‖a/‖a‖ − b/‖b‖‖² = 2 − 2 cos
+        same = (2 - 2 * best).clamp(min=0) <= MAX_SAME_DISTANCE**2
+        return torch.where(same, carrier, -1), lengths[0] / lengths[1][carrier]
+
+    def subtract(self, embeddings: Float[Tensor, "n h"]) -> Float[Tensor, "n h"]:
+        """Return what is to be subtracted from each embedding; zero where it is no carrier's."""
+        carrier, ratio = self.match(embeddings)
+        known = carrier >= 0
+        change = torch.zeros_like(embeddings)
+        change[known] = (self.removed[carrier[known]].double() * ratio[known, None]).to(embeddings)
+        return change
+
+    def list_regions(self, embedding: Float[Tensor, " h"], count: int) -> list[int]:
+        """Return the regions in the part of a carrier that has this embedding and so many regions, else none."""
+        carrier = int(self.match(embedding[None])[0])
+        if carrier < 0 or int(self.region_counts[carrier]) != count:
+            return []
+        return self.regions[self.regions[:, 0] == carrier, 1].tolist()
+
+
+@dataclass(frozen=True, eq=False)
+class Repair:
+    """A similarity y(φ, φ') = s(c(φ), c(φ')) of corrected embeddings c(φ) = (1 − Uᵀ B)(φ − removed).
+
+    Args:
+        directions: U [r, h], the directions that are removed.
+        readouts: B [r, h], what of φ is removed along each; B = U for a projection.
+        corrections: corrected embeddings of carriers.
+        base: name of the similarity of corrected embeddings, "dot" or "cosine".
+        origin: encoder and rules of the embeddings.
+        report: what it was measured to cost.
+    """
+
+    directions: Float[Tensor, "r h"]
+    readouts: Float[Tensor, "r h"]
+    corrections: tuple[Correction, ...]
+    base: str
+    origin: Mapping[str, Any]
+    report: RepairReport | tuple[RepairReport, ...] = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.base}, repaired"
+
+    @property
+    def matrix(self) -> Float[Tensor, "h h"]:
+        """M = 1 − Uᵀ B: φ ← M φ. It does not contain corrections, which belong to single items."""
+        return torch.eye(self.directions.shape[1]).to(self.directions) - self.directions.T @ self.readouts
+
+    @property
+    def similarity(self) -> Similarity:
+        """The repaired similarity, to explain pairs with: `collection.explain(i, j, similarity=repair.similarity)`.
+
+        Regions in the part of a carrier have no relevance; what a correction leaves of them is unattributed.
+        """
+        base = resolve_similarity(self.base)
+
+        def correct(embedding: Tensor) -> Tensor:
+            return self.apply(embedding[None])[0]
+
+        def weigh(a: Tensor, b: Tensor):
+            form = base.relevance_fn(correct(a), correct(b))
+            return lambda p, q: form(self._correct_parts(p, a), self._correct_parts(q, b))
+
+        return Similarity(self.name, lambda a, b: base.score_fn(correct(a), correct(b)), weigh)
+
+    def apply(self, embeddings: Rows) -> Rows:
+        """Return corrected embeddings, [n, h]; rows of carriers are recognized whatever their order and length.
+
+        Args:
+            embeddings: [n, h], of the encoder that the repair was made for.
+
+        >>> repair.apply(collection.embeddings)  # doctest: +SKIP
+        """
+        rows = torch.as_tensor(embeddings)
+        if rows.dim() != 2 or rows.shape[1] != self.directions.shape[1]:
+            raise MismatchError(
+                f"the repair is for embeddings [n, {self.directions.shape[1]}], got {list(rows.shape)}: "
+                "give embeddings of its encoder"
+            )
+        blocks = [self._apply_block(block) for block in rows.split(ROWS_PER_BLOCK)]
+        corrected = torch.cat(blocks) if blocks else rows.clone()
+        return corrected if isinstance(embeddings, Tensor) else corrected.numpy()  # type: ignore[return-value]
+
+    def _apply_block(self, rows: Tensor) -> Tensor:
+        changed = rows - sum((each.subtract(rows) for each in self.corrections), torch.zeros_like(rows))
+        return changed - (changed @ self.readouts.to(rows).T) @ self.directions.to(rows)
+
+    def _correct_parts(self, parts: Float[Tensor, "k h"], embedding: Tensor) -> Float[Tensor, "k h"]:
+        """Return the parts of the corrected embedding: none for regions in the part, M P_I for others."""
+        removed = [r for each in self.corrections for r in each.list_regions(embedding, len(parts))]
+        keep = torch.ones(len(parts), 1).to(parts)
+        keep[removed] = 0
+        kept = parts * keep
+        return kept - (kept @ self.readouts.to(parts).T) @ self.directions.to(parts)
+
+    def correct(self, decomposition: Decomposition) -> Decomposition:
+        """Return the decomposition of the corrected embedding; what belongs to no region is unattributed."""
+        parts = self._correct_parts(decomposition.parts, decomposition.embedding)
+        return replace(decomposition, parts=parts, embedding=self.apply(decomposition.embedding[None])[0])
+
+    def embed(self, encoder: Encoder, raw_input: InputLike) -> Float[Tensor, " h"]:
+        """Return the corrected embedding of a new input: detect each part, and remove it.
+
+        Args:
+            encoder: the encoder that the repair was made for.
+            raw_input: anything that the encoder reads.
+        """
+        item, removed = read_item(encoder, raw_input), []
+        for each in self.corrections:
+            if each.part.is_in(item):
+                if each.method == "removal":
+                    removed.append(embed_part(encoder, item, each.part)[0])
+                else:
+                    item = each.part.remove(item, encoder)
+        embedding = embed_item(encoder, item).flatten() - sum(removed)
+        return embedding - (embedding @ self.readouts.to(embedding).T) @ self.directions.to(embedding)
+
+    def nearest(self, collection: Collection, query: Query, k: int = 10) -> list[Neighbour]:
+        """Return the k items of largest repaired similarity; a new input is corrected where it has the part.
+
+        Args:
+            collection: a collection of the encoder that the repair was made for.
+            query: an item or any input.
+            k: number of neighbours.
+        """
+        from bilrp.collection.core import Neighbour
+
+        self.check_collection(collection)
+        at = collection.position(query)
+        if at is not None or isinstance(query, Decomposition):
+            vector = self.apply(collection.embedding(query)[None])[0]
+        else:
+            assert not isinstance(query, int)
+            vector = self.embed(collection.encoder, query).float()
+        blocks = []
+        for block in collection.items.iter_blocks():
+            rows = torch.from_numpy(self.apply(np.ascontiguousarray(block)))
+            if self.base == "cosine":
+                rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-30)
+            blocks.append(rows @ vector)
+        scores = torch.cat(blocks) / (max(float(vector.norm()), 1e-30) if self.base == "cosine" else 1.0)
+        best = torch.topk(scores, min(k, len(scores)))
+
+        def share(position: int) -> Tensor:
+            return collection.explain(query, position, similarity=self.similarity).marginals()[0]
+
+        return [
+            Neighbour(collection.ids[i], collection.names[i], score, i, partial(share, i))
+            for score, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+
+    def check_collection(self, collection: Collection) -> None:
+        """Raise `MismatchError` unless a collection has embeddings of the repair's encoder."""
+        difference = diff_origins(self.origin, collection.description["origin"])
+        if difference:
+            raise MismatchError(f"the repair was made for another encoder: they differ in {difference}")
+
+    def then(self, other: Repair) -> Repair:
+        """Return both repairs as one: corrections are added, and the other's projection follows this one's.
+
+        (1 − U₂ᵀB₂)(1 − U₁ᵀB₁) = 1 − [U₁; U₂]ᵀ [B₁; B₂ − B₂U₁ᵀB₁].
+        """
+        difference = diff_origins(self.origin, other.origin)
+        if difference or self.base != other.base:
+            raise MismatchError(
+                f"these repairs do not belong together: they differ in {difference or 'similarity'}"
+            )
+        directions, readouts = other.directions.to(self.directions), other.readouts.to(self.readouts)
+        return replace(
+            self,
+            directions=torch.cat([self.directions, directions]),
+            readouts=torch.cat([self.readouts, readouts - readouts @ self.directions.T @ self.readouts]),
+            corrections=self.corrections + other.corrections,
+            report=(*self.reports, *other.reports),
+        )
+
+    @property
+    def reports(self) -> tuple[RepairReport, ...]:
+        """The report of each repair that this one consists of."""
+        return self.report if isinstance(self.report, tuple) else (self.report,)
+
+    def save(self, path: str | Path) -> Path:
+        """Write to .safetensors (or .npz) atomically."""
+        tensors = {"directions": self.directions, "readouts": self.readouts}
+        corrections = []
+        for number, each in enumerate(self.corrections):
+            part_tensors, values = each.part.serialize()
+            own = {"originals": each.originals, "removed": each.removed} | part_tensors
+            own |= {"regions": each.regions.int(), "region_counts": each.region_counts.int()}
+            tensors |= {f"{number}.{name}": tensor for name, tensor in own.items()}
+            corrections.append(
+                {"method": each.method, "kind": each.part.kind, "values": values, "ids": each.ids}
+            )
+        reports = [each.to_dict() for each in self.reports]
+        about = {"base": self.base, "corrections": corrections, "reports": reports}
+        words = {"kind": KIND, "about": json.dumps(about), "origin": json.dumps(dict(self.origin))}
+        return store.write(path, tensors, words)
+
+    @staticmethod
+    def load(path: str | Path) -> Repair:
+        """Read a file written by `save`."""
+        tensors, words = store.read(path, kind=KIND)
+        with store.wrap_load_errors(path):
+            about = json.loads(words["about"])
+            corrections = tuple(
+                _load_correction(tensors, number, values)
+                for number, values in enumerate(about["corrections"])
+            )
+            reports = tuple(RepairReport.from_dict(each) for each in about["reports"])
+            directions, readouts = tensors["directions"], tensors["readouts"]
+            shapes = {directions.shape[1:], *(each.originals.shape[1:] for each in corrections)}
+            if directions.dim() != 2 or directions.shape != readouts.shape or len(shapes) > 1:
+                raise InputError("its tensors have different sizes")
+            if about["base"] not in ("dot", "cosine") or not reports:
+                raise InputError("it names no known similarity, or has no report")
+            report = reports[0] if len(reports) == 1 else reports
+            return Repair(
+                directions, readouts, corrections, about["base"], json.loads(words["origin"]), report
+            )
+
+    def __repr__(self) -> str:
+        count = sum(len(each.ids) for each in self.corrections)
+        return f"Repair({self.base}, {len(self.directions)} directions, {count} corrected embeddings)"
+
+
+def _load_correction(tensors: Mapping[str, Tensor], number: int, about: Mapping[str, Any]) -> Correction:
+    prefix = f"{number}."
+    own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    if about["method"] not in ("filling", "removal"):
+        raise InputError("it has an unknown method")
+    ids, originals, removed = tuple(map(str, about["ids"])), own["originals"], own["removed"]
+    regions, counts = own["regions"].long(), own["region_counts"].long()
+    if (
+        originals.dim() != 2
+        or originals.shape != removed.shape
+        or not len(ids) == len(originals) == len(counts)
+    ):
+        raise InputError("its corrected embeddings have different sizes")
+    if regions.dim() != 2 or regions.shape[1] != 2 or (len(regions) and int(regions.min()) < 0):
+        raise InputError("its regions are not pairs of numbers")
+    if len(regions) and bool((regions[:, 1] >= counts[regions[:, 0]]).any()):
+        raise InputError("it has regions that do not exist")
+    part = deserialize_part(about["kind"], own, about["values"])
+    return Correction(about["method"], part, ids, originals, removed, regions, counts)
+
+
+def embed_part(
+    encoder: Encoder, item: Item, part: ShortcutPart
+) -> tuple[Float[Tensor, " h"], Float[Tensor, " h"]]:
+    """Return Σ_{I∈S} P_I of the regions S in a part, by one push of their union, and the embedding."""
+    own = choose_regions(encoder, item)
+    numbers = part.regions(item, encoder)
+    if not numbers:
+        raise InputError("no region of this input is inside the part")
+    union = torch.where(torch.isin(own.labels, torch.tensor(numbers)), 0, -1)
+    # one label for each token or pixel, which is what inputs with a view accept
+    ready = prepare(encoder, replace(item, segment=None), regions=labels(union)(item.x))
+    return ready.compute_parts(ready.partition)[0][0], ready.embeddings[None].flatten()
+
+
+def make_projection(
+    vectors: Float[Tensor, "n h"], rank: int, strength: float
+) -> tuple[Float[Tensor, "r h"], Float[Tensor, "r h"]]:
+    """Return directions U and readouts B = strength · U of the leading directions of some vectors.
+
+    The first is that of their mean, what they have in common; the others are those of largest remaining energy.
+
+    Args:
+        vectors: effects of a part on several embeddings.
+        rank: number of directions.
+        strength: fraction that is removed.
+    """
+    mean = vectors.mean(0, keepdim=True)
+    directions = mean / torch.linalg.vector_norm(mean)
+    if rank > 1:
+        rest = vectors - (vectors @ directions.T) @ directions
+        more = torch.linalg.svd(rest, full_matrices=False).Vh[: rank - 1]
+        directions = torch.linalg.qr(torch.cat([directions, more]).T).Q.T.contiguous()
+    return directions, strength * directions

@@ -1,0 +1,541 @@
+"""Choose a repair for a part that many items have, and measure what it costs before it is applied.
+
+Nothing is labelled. The part is copied from carriers to items without it, whose neighbours are known from before: what a
+candidate restores of these neighbours, and what it changes for the other items, is measured on these planted items. One half
+of them chooses the candidate, the other half is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from bilrp.collection.audit import MAX_SAME_DIFFERENCE, MIN_OVERLAP_FRACTION, Suspect, cell_pixels
+from bilrp.collection.batch_encoder import MAX_BATCH_SIZE, BatchEncoder
+from bilrp.collection.repair import Correction, Repair, embed_part, make_projection
+from bilrp.collection.repair_report import (
+    MIN_GAIN,
+    Measurement,
+    RepairReport,
+    compute_net_gain,
+    is_worth_it,
+    list_missed,
+)
+from bilrp.collection.shortcut_part import ShortcutPart, TextPart, locate_image_part, locate_text_part
+from bilrp.encoder import choose_regions, read_item
+from bilrp.errors import BilrpError, InputError
+from bilrp.findings.formatting import format_percent
+from bilrp.inputs import Image, Item, Text
+from bilrp.pipeline import prepare
+from bilrp.progress import progress_bar
+
+if TYPE_CHECKING:
+    from bilrp.collection.core import Collection, Query
+
+Method = Literal["projection", "filling", "removal"]
+METHODS: tuple[Method, ...] = get_args(
+    Method
+)  # in order of preference: a projection needs no list of carriers
+NEIGHBOURS = 10
+MIN_CARRIERS, MIN_CLEAN_ITEMS = 3, 12
+MAX_TRAINING_CARRIERS = 24
+MAX_PLANTED = 48
+MAX_RELEVANCE_CARRIERS = 6
+MAX_CLEAN_ITEMS = 2000
+MAX_PLANTED_FRACTION = 0.4  # of the items of the measurement
+RANKS, STRENGTHS = (1, 2, 4, 8), (0.5, 1.0)
+
+
+class RefusedRepairError(InputError):
+    """No repair does more good than harm; `report` has what was measured."""
+
+    def __init__(self, message: str, report: RepairReport) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+def repair_collection(
+    collection: Collection,
+    *,
+    suspect: Suspect | int | None = None,
+    part: Sequence[int] | None = None,
+    of: Query | None = None,
+    words: str | None = None,
+    carriers: Sequence[int] | None = None,
+    method: Method | None = None,
+    seed: int = 0,
+    progress: bool = False,
+) -> Repair:
+    """Find the repair for a part that should not count.
+
+    Args:
+        collection: A collection whose original files or texts can be read.
+        suspect: A suspect of `Collection.audit`, or its number as the audit prints it, from 1.
+        part: Region numbers of the item `of`.
+        of: The item that shows the part.
+        words: Words of texts.
+        carriers: Positions of the items that have the part; found by default.
+        method: Measure this method only.
+        seed: Seed of the samples.
+        progress: Show a progress bar.
+    """
+    if method is not None and method not in METHODS:
+        raise InputError(f"unknown method {method!r}: use one of {', '.join(METHODS)}")
+    target = _resolve_target(collection, suspect=suspect, part=part, of=of, words=words, carriers=carriers)
+    selection = _Selection(collection, target, np.random.default_rng(seed), progress)
+    return selection.choose(method)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A part, the positions of the items that have it, and of those that do not."""
+
+    part: ShortcutPart
+    carriers: list[int]
+    clean: list[int]
+
+
+def _resolve_target(
+    collection: Collection,
+    *,
+    suspect: Suspect | int | None,
+    part: Sequence[int] | None,
+    of: Query | None,
+    words: str | None,
+    carriers: Sequence[int] | None,
+) -> Target:
+    given = [
+        name for name, value in (("suspect", suspect), ("part", part), ("words", words)) if value is not None
+    ]
+    if len(given) != 1 or (part is None) != (of is None):
+        raise InputError("say which part should not count: suspect=, or part= with of=, or words=")
+    if isinstance(suspect, int):
+        suspects = collection.audit().suspects
+        if not 1 <= suspect <= len(suspects):
+            raise InputError(
+                f"there is no suspect {suspect}: the audit found {len(suspects)}, numbered from 1"
+            )
+        suspect = suspects[suspect - 1]
+    if part is not None:
+        at = None if of is None else collection.position(of)
+        if at is None:
+            raise InputError(f"{of!r} is not an item of {collection.path}: give a position, an id or a file")
+        item = _read_original(collection, at)
+        own = choose_regions(collection.encoder, item)
+        if not part or not all(0 <= region < own.count for region in part):
+            raise InputError(f"regions of this item are numbered 0 … {own.count - 1}, got {list(part)[:8]}")
+        if isinstance(item.view, Text):
+            words = _join_words(item.view, part)
+        else:
+            inside = torch.isin(own.labels, torch.tensor(list(part)))
+            area = inside.flatten(0, -3).any(0).numpy() if inside.dim() > 2 else inside.numpy()
+            positions = _find_same_pixels(collection, at, area) if carriers is None else list(carriers)
+            return _make_image_target(collection, area, positions)
+    if words is not None:
+        texts = collection.items.take(range(len(collection)), ["text"])["text"]
+        if any(text is None for text in texts):
+            raise InputError("words are a part of texts, and these items are images: give part= and of=")
+        text_part = locate_text_part(words, texts)
+        positions = [p for p, text in enumerate(texts) if text_part.pattern.search(text)]
+        return _make_target(collection, text_part, positions if carriers is None else carriers, positions)
+    assert isinstance(suspect, Suspect)
+    if suspect.kind != "alike" and carriers is None:
+        raise InputError(
+            f"{suspect.where}: every item has it, so there are none without it to measure a repair on: "
+            "give carriers= if only some do"
+        )
+    return _make_image_target(
+        collection, suspect.mask, list(suspect.carriers if carriers is None else carriers)
+    )
+
+
+def _join_words(view: Text, regions: Iterable[int]) -> str:
+    spans = [span for region in regions if (span := view.spans[region]) is not None]
+    if not spans:
+        raise InputError("these regions have no words: choose others")
+    return view.text[min(start for start, _ in spans) : max(stop for _, stop in spans)]
+
+
+def _find_same_pixels(
+    collection: Collection, position: int, area: Bool[np.ndarray, "height width"]
+) -> list[int]:
+    """Return the items whose thumbnails look like that of an item inside an area."""
+    cells = _read_cells(collection, position)
+    rows, columns = cells.shape[:2]
+    high, wide = area.shape
+    share = np.zeros((rows, columns))
+    y, x = np.arange(high) * rows // high, np.arange(wide) * columns // wide
+    np.add.at(share, (y[:, None], x[None]), area.astype(float))
+    inside = share >= 0.99 * share.max()  # cells that are all inside, to keep the edge of the part out
+    positions = []
+    for other in range(len(collection)):
+        difference = np.abs(_read_cells(collection, other)[inside] - cells[inside]).mean(-1)
+        if (difference < MAX_SAME_DIFFERENCE).mean() >= MIN_OVERLAP_FRACTION:
+            positions.append(other)
+    return positions
+
+
+def _read_cells(collection: Collection, position: int) -> Float[np.ndarray, "rows columns values"]:
+    view = collection.view(position)
+    if not isinstance(view, Image):
+        raise InputError("items without an image cannot be compared: give carriers=")
+    return cell_pixels(view)
+
+
+def _make_image_target(
+    collection: Collection, area: Bool[np.ndarray, "rows columns"], carriers: Sequence[int]
+) -> Target:
+    _check_carriers(carriers, len(collection))
+    items: list[Item] = []
+    for position in carriers:
+        with suppress(BilrpError):
+            items.append(_read_original(collection, position))
+        if len(items) == MAX_TRAINING_CARRIERS:
+            break
+    if len(items) < MIN_CARRIERS:
+        raise InputError("the files of the items that have the part cannot be read: restore them")
+    return _make_target(collection, locate_image_part(items, area), carriers, carriers)
+
+
+def _make_target(
+    collection: Collection, part: ShortcutPart, carriers: Sequence[int], having: Iterable[int]
+) -> Target:
+    """Return the target; items that have the part and are not to be corrected count as neither."""
+    _check_carriers(carriers, len(collection))
+    excluded = {*carriers, *having}
+    clean = [p for p in range(len(collection)) if p not in excluded]
+    if len(clean) < MIN_CLEAN_ITEMS:
+        raise InputError(
+            f"a repair is measured on items without the part, at least {MIN_CLEAN_ITEMS}, and there are {len(clean)}"
+        )
+    return Target(part, sorted(set(carriers)), clean)
+
+
+def _check_carriers(carriers: Sequence[int], count: int) -> None:
+    if not all(0 <= position < count for position in carriers):
+        raise InputError(f"carriers are positions 0 … {count - 1}")
+    if len(set(carriers)) < MIN_CARRIERS:
+        raise InputError(
+            f"the part is in {len(set(carriers))} items, and a repair needs {MIN_CARRIERS}: name them, carriers="
+        )
+
+
+def _read_original(collection: Collection, position: int) -> Item:
+    return read_item(collection.encoder, collection.original_input(position), quiet=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Items without the part, to some of which it was added: the neighbours of all are known.
+
+    Args:
+        clean: embeddings before the part was added.
+        rows: the planted rows.
+        planted: embeddings of these with the part.
+        cosine: rank by cosine, else by dot product.
+    """
+
+    clean: Float[Tensor, "m h"]
+    rows: Int[Tensor, " planted"]
+    planted: Float[Tensor, "planted h"]
+    cosine: bool
+
+    @property
+    def before(self) -> Float[Tensor, "m h"]:
+        return self.with_rows(self.planted)
+
+    def with_rows(self, planted: Float[Tensor, "planted h"]) -> Float[Tensor, "m h"]:
+        return self.clean.index_copy(0, self.rows, planted)
+
+    def halves(self) -> tuple[Tensor, Tensor]:
+        """Return the planted rows that choose a candidate, and those that are reported."""
+        return self.rows[::2], self.rows[1::2]
+
+    def measure(
+        self, method: str, embeddings: Float[Tensor, "m h"], rows: Tensor, **about: object
+    ) -> Measurement:
+        """Measure a candidate on some of the planted rows and on all others.
+
+        Args:
+            method: of the candidate.
+            embeddings: those of all items after the repair.
+            rows: planted rows to measure.
+            **about: rank, strength and source of the candidate.
+        """
+        truth = find_neighbours(self.clean, cosine=self.cosine)
+        after = find_neighbours(embeddings, cosine=self.cosine)
+        recall = (truth[:, :, None] == after[:, None]).any(2).double().mean(1)
+        is_planted = torch.zeros(len(self.clean), dtype=torch.bool).index_fill(0, self.rows, True)
+        attraction = is_planted[after].double().mean(1)
+        values = (attraction[rows].mean(), recall[rows].mean(), recall[~is_planted].mean())
+        return Measurement(method, *map(float, values), **about)  # type: ignore[arg-type]
+
+
+def find_neighbours(embeddings: Float[Tensor, "m h"], *, cosine: bool) -> Int[Tensor, "m k"]:
+    """Return the nearest other rows of each row."""
+    rows = embeddings
+    if cosine:
+        rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-30)
+    scores = (rows @ rows.T).fill_diagonal_(-torch.inf)
+    return scores.topk(min(NEIGHBOURS, len(rows) - 1), dim=1).indices
+
+
+class _Selection:
+    """Makes and measures the candidates for one part."""
+
+    def __init__(
+        self, collection: Collection, target: Target, rng: np.random.Generator, progress: bool
+    ) -> None:
+        self.collection, self.target, self.part, self.rng = collection, target, target.part, rng
+        self.encoder, self.progress = collection.encoder, progress
+        self.base = collection.resolve_similarity(None)
+        self.share = len(target.carriers) / len(collection)
+        order = rng.permutation(target.carriers).tolist()
+        # at least one carrier is kept back, to measure the relevance that is left
+        count = min(MAX_TRAINING_CARRIERS, max(MIN_CARRIERS - 1, len(order) * 3 // 4))
+        self.training, self.kept = order[:count], order[count : count + MAX_RELEVANCE_CARRIERS]
+        self.failed: list[str] = []
+
+    def choose(self, method: Method | None) -> Repair:
+        """Measure the candidates and return the first that reaches every goal, else the one that gains most."""
+        trial, planted = self._plant()
+        choosing, reporting = trial.halves()
+        before = trial.measure("none", trial.before, choosing)
+        filled = trial.with_rows(self._encode([self.part.remove(item, self.encoder) for item in planted]))
+        filling = trial.measure("filling", filled, choosing, relevance=0.0)
+        clean_attraction = trial.measure("none", trial.clean, choosing).attraction
+        measured: dict[str, tuple[Measurement, Tensor]] = {"filling": (filling, filled)}
+        projection, relevance_before = None, self._measure_relevance(None)
+        if method in (None, "projection"):
+            projection, one = self._choose_projection(trial, before)
+            one = replace(one, relevance=self._measure_relevance(projection))
+            measured["projection"] = one, _project(trial.before, *projection)
+        goals_met = self._reaches_goals(measured, before, clean_attraction)
+        if method == "removal" or (method is None and not goals_met):
+            with suppress(InputError):  # e.g. regions so large that none is inside the part
+                parts = torch.stack(
+                    [embed_part(self.encoder, item, self.part)[0].float() for item in planted]
+                )
+                removed = trial.with_rows(trial.planted - parts.cpu())
+                measured["removal"] = trial.measure("removal", removed, choosing, relevance=0.0), removed
+        wanted = METHODS if method is None else (method,)
+        ordered = {name: measured[name] for name in wanted if name in measured}
+        if not ordered:
+            raise InputError(f"no region of these items is inside the part, so {method} cannot be measured")
+        goals_met = self._reaches_goals(ordered, before, clean_attraction)
+        name = goals_met[0] if goals_met else max(ordered, key=lambda n: self._gain(ordered[n][0], before))
+        # everything that is reported is measured on the other half
+        reported = {
+            n: replace(one, **_figures(trial.measure(n, rows, reporting)))
+            for n, (one, rows) in measured.items()
+        }
+        report = RepairReport(
+            part=self.part.describe(),
+            items=len(self.collection),
+            carriers=len(self.target.carriers),
+            corrected=0,
+            planted=len(trial.rows),
+            area=self._measure_area(planted[0]),
+            clean_attraction=trial.measure("none", trial.clean, reporting).attraction,
+            before=replace(trial.measure("none", trial.before, reporting), relevance=relevance_before),
+            after=reported[name],
+            candidates=tuple(reported[n] for n in METHODS if n in reported),
+        )
+        self._check_attraction(trial, report)
+        self._check_worth(report, ordered[name][0], before)
+        return self._make_repair(name, projection, report)
+
+    def _gain(self, after: Measurement, before: Measurement) -> float:
+        return compute_net_gain(after, before, self.share)
+
+    def _reaches_goals(
+        self, measured: dict[str, tuple[Measurement, Tensor]], before: Measurement, clean_attraction: float
+    ) -> list[str]:
+        """Return the candidates that reach every goal, in order of preference."""
+        ceiling = measured["filling"][0].restored if "filling" in measured else 0.0
+        return [
+            name
+            for name in METHODS
+            if name in measured
+            and not list_missed(measured[name][0], before, clean_attraction, ceiling)
+            and is_worth_it(measured[name][0], before, self.share)
+        ]
+
+    def _check_attraction(self, trial: Trial, report: RepairReport) -> None:
+        """Raise unless the part makes items similar: what carriers do not share is their own content."""
+        clean, planted = (
+            trial.measure("none", rows, trial.rows).attraction for rows in (trial.clean, trial.before)
+        )
+        if planted - clean < MIN_GAIN:
+            raise RefusedRepairError(
+                f"{report.part} decides no neighbours: {format_percent(planted)} of the neighbours of items with it have "
+                f"it too, {format_percent(clean)} without it: leave the similarity as it is",
+                report,
+            )
+
+    def _check_worth(self, report: RepairReport, chosen: Measurement, before: Measurement) -> None:
+        """Raise unless the repair does more good than harm on both halves of the planted items."""
+        if is_worth_it(chosen, before, self.share) and is_worth_it(report.after, report.before, self.share):
+            return
+        b, a = report.before, report.after
+        raise RefusedRepairError(
+            f"no repair of {report.part} does more good than harm: the best ({a.label}) restores "
+            f"{a.restored - b.restored:+.1%} of the neighbours of items with the part and changes "
+            f"{a.others - b.others:+.1%} for the others: leave the similarity as it is",
+            report,
+        )
+
+    def _plant(self) -> tuple[Trial, list[Item]]:
+        """Add the part to some items without it; return also these items."""
+        clean = self.rng.permutation(self.target.clean)[:MAX_CLEAN_ITEMS].tolist()
+        wanted = min(MAX_PLANTED, max(4, int(len(clean) * min(MAX_PLANTED_FRACTION, self.share))))
+        donors = [_read_original(self.collection, p) for p in self.training[:8]]
+        rows, planted = [], []
+        with progress_bar(self.progress) as bar:
+            bar.start("adding the part to items without it", wanted)
+            for row, position in enumerate(clean):
+                if len(planted) == wanted:
+                    break
+                with suppress(BilrpError):
+                    item = _read_original(self.collection, position)
+                    planted.append(self.part.add(item, donors[row % len(donors)], self.encoder))
+                    rows.append(row)
+                    bar.advance()
+        if len(planted) < 4:
+            raise InputError("the files of the items without the part cannot be read: restore them")
+        # as many items as keep the share of those with the part what it is in the collection
+        count = max(rows[-1] + 1, min(len(clean), round(len(planted) / max(self.share, 0.02))))
+        embeddings = torch.from_numpy(np.array(self.collection.items.embeddings(clean[:count])))
+        planted_embeddings = self._encode(planted)
+        return Trial(embeddings, torch.tensor(rows), planted_embeddings, self.base == "cosine"), planted
+
+    def _choose_projection(
+        self, trial: Trial, before: Measurement
+    ) -> tuple[tuple[Tensor, Tensor], Measurement]:
+        """Return the projection that gains most on planted items, and its measurement."""
+        choosing = trial.halves()[0]
+        positions, filled = self._encode_filled(self.training)
+        effects = torch.from_numpy(np.array(self.collection.items.embeddings(positions))) - filled
+        best: tuple[tuple[Tensor, Tensor], Measurement] | None = None
+        for rank in (r for r in RANKS if r <= max(1, len(effects) // 2)):
+            for strength in STRENGTHS:
+                projection = make_projection(effects, rank, strength)
+                about = {"rank": rank, "strength": strength, "source": "filling"}
+                one = trial.measure("projection", _project(trial.before, *projection), choosing, **about)
+                if best is None or self._gain(one, before) > self._gain(best[1], before):
+                    best = projection, one
+        assert best is not None
+        return best
+
+    def _measure_relevance(self, projection: tuple[Tensor, Tensor] | None) -> float:
+        """Return the share of |⟨P_I, v⟩| on the part of carriers that were kept back, each with its nearest carrier."""
+        others = [p for p in self.target.carriers if p not in self.kept][:MAX_CLEAN_ITEMS]
+        table = torch.from_numpy(np.array(self.collection.items.embeddings(others)))
+        shares = []
+        for position in self.kept:
+            with suppress(InputError):
+                item = _read_original(self.collection, position)
+                numbers = self.part.regions(item, self.encoder)
+                own = self.collection.embedding(position)
+                scores = table @ own / (table.norm(dim=1) if self.base == "cosine" else 1.0)
+                vector = table[int(scores.argmax())]
+                if projection is not None:
+                    directions, readouts = projection
+                    moved = vector - (vector @ readouts.T) @ directions
+                    vector = moved - (moved @ directions.T) @ readouts  # MᵀM φ'
+                values = prepare(self.encoder, item).pull(vector[None].to(item.x))[:, 0].abs()
+                shares.append(float(values[numbers].sum() / values.sum()))
+        return float(np.mean(shares)) if shares else 0.0
+
+    def _measure_area(self, item: Item) -> float:
+        return len(self.part.regions(item, self.encoder)) / choose_regions(self.encoder, item).count
+
+    def _encode(self, items: Sequence[Item]) -> Float[Tensor, "n h"]:
+        embeddings = BatchEncoder(self.encoder).encode(items)
+        for each in embeddings:
+            if isinstance(each, str):
+                raise InputError(f"an input without the part cannot be encoded: {each}")
+        return torch.stack([e.float() for e in embeddings if isinstance(e, Tensor)])
+
+    def _encode_filled(self, positions: Sequence[int]) -> tuple[list[int], Float[Tensor, "n h"]]:
+        """Return those of the items that can be read, and their embeddings with the part filled in."""
+        done: list[int] = []
+        embeddings: list[Tensor] = []
+        batch: list[tuple[int, Item]] = []
+        with progress_bar(self.progress) as bar:
+            bar.start("filling in the part", len(positions))
+            for number, position in enumerate(positions):
+                with suppress(BilrpError):
+                    item = _read_original(self.collection, position)
+                    batch.append((position, self.part.remove(item, self.encoder)))
+                if len(batch) == MAX_BATCH_SIZE or (batch and number == len(positions) - 1):
+                    done += [p for p, _ in batch]
+                    embeddings.append(self._encode([item for _, item in batch]))
+                    batch = []
+                bar.advance()
+        if not done:
+            raise InputError("the files of the items that have the part cannot be read: restore them")
+        return done, torch.cat(embeddings)
+
+    def _make_repair(
+        self, method: str, projection: tuple[Tensor, Tensor] | None, report: RepairReport
+    ) -> Repair:
+        none = torch.zeros(0, self.collection.width)
+        origin = dict(self.collection.description["origin"])
+        if method == "projection":
+            assert projection is not None
+            return Repair(*projection, (), self.base, origin, report)
+        correction = self._correct_carriers("filling" if method == "filling" else "removal")
+        report = replace(report, corrected=len(correction.ids))
+        return Repair(none, none, (correction,), self.base, origin, report)
+
+    def _correct_carriers(self, method: Literal["filling", "removal"]) -> Correction:
+        if method == "filling":
+            positions, filled = self._encode_filled(self.target.carriers)
+            originals = torch.from_numpy(np.array(self.collection.items.embeddings(positions)))
+            removed = originals - filled
+        else:
+            positions, parts = [], []
+            with progress_bar(self.progress) as bar:
+                bar.start("removing the part", len(self.target.carriers))
+                for position in self.target.carriers:
+                    with suppress(InputError):
+                        item = _read_original(self.collection, position)
+                        parts.append(embed_part(self.encoder, item, self.part)[0].float().cpu())
+                        positions.append(position)
+                    bar.advance()
+            originals = torch.from_numpy(np.array(self.collection.items.embeddings(positions)))
+            removed = torch.stack(parts)
+        entries: list[tuple[int, int]] = []
+        counts: list[int] = []
+        numbers: list[int] = []
+        for number, position in enumerate(positions):
+            if number == 0 or isinstance(self.part, TextPart):  # images share one partition
+                item = _read_original(self.collection, position)
+                numbers, count = (
+                    self.part.regions(item, self.encoder),
+                    choose_regions(self.encoder, item).count,
+                )
+                counts.append(count)
+            else:
+                counts.append(counts[0])
+            entries += [(number, region) for region in numbers]
+        return Correction(
+            method, self.part, tuple(self.collection.ids[p] for p in positions), originals, removed,
+            torch.tensor(entries).reshape(-1, 2), torch.tensor(counts),
+        )  # fmt: skip
+
+
+def _figures(measurement: Measurement) -> dict[str, float]:
+    return {name: getattr(measurement, name) for name in ("attraction", "restored", "others")}
+
+
+def _project(rows: Tensor, directions: Tensor, readouts: Tensor) -> Tensor:
+    return rows - (rows @ readouts.T) @ directions

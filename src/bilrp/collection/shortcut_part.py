@@ -1,0 +1,252 @@
+"""The part of many inputs that should not count: where it is, inputs without it, and inputs that it is added to.
+
+Images are edited in the input tensor of the model, texts in their characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from bilrp.encoder import Encoder, choose_regions, read_item
+from bilrp.errors import InputError
+from bilrp.inputs import Item, Text
+
+MAX_DIFFERENCE = (
+    0.06  # of the range of the values: pixels that differ less are the same; more than JPEG artefacts
+)
+MIN_SAME_CARRIERS = 0.8  # of the carriers: a pixel that so many have in common belongs to the part
+MIN_SAME_PIXELS = 0.5  # of the part: an input with so many of its pixels has the part
+MIN_COVERED = 0.3  # of the area that was asked for: with fewer common pixels, the whole area is the part
+MARGIN_PIXELS = 2  # around the common pixels: resizing blurs the edge of the part
+MIN_REGION_OVERLAP = 0.2  # of a region inside the part: the region belongs to the part
+MAX_DISTANCE_ENTRIES = 4_000_000  # of a table of distances at once
+
+
+class ShortcutPart(Protocol):
+    """A part that many inputs have in common."""
+
+    kind: ClassVar[str]
+
+    def is_in(self, item: Item) -> bool:
+        """Return whether an input has the part."""
+        ...
+
+    def remove(self, item: Item, encoder: Encoder) -> Item:
+        """Return the input with the part filled in, or left out."""
+        ...
+
+    def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
+        """Return the input with the part of a donor."""
+        ...
+
+    def regions(self, item: Item, encoder: Encoder) -> list[int]:
+        """Return the numbers of the encoder's regions that are inside the part."""
+        ...
+
+    def describe(self) -> str:
+        """Return the part in words."""
+        ...
+
+    def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the part as tensors and values for JSON."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ImagePart:
+    """Pixels at the same position in many images.
+
+    Args:
+        mask: the pixels of the part.
+        template: the median of the carriers.
+        tolerance: largest difference of a pixel that is the same, in units of the input tensor.
+    """
+
+    kind: ClassVar[str] = "image"
+    mask: Bool[Tensor, "height width"]
+    template: Float[Tensor, "channels height width"]
+    tolerance: float
+
+    @cached_property
+    def sources(self) -> Int[Tensor, " masked"]:
+        """Flat index of the pixel that each pixel of the part is filled with: its mirror image at the part's edge."""
+        return mirror_sources(self.mask)
+
+    def is_in(self, item: Item) -> bool:
+        x = self._pixels(item)
+        same = (x - self.template).abs().mean(0) <= self.tolerance
+        return float(same[self.mask].float().mean()) >= MIN_SAME_PIXELS
+
+    def remove(self, item: Item, encoder: Encoder) -> Item:
+        x = self._pixels(item).flatten(1).clone()
+        x[:, self.mask.flatten()] = x[:, self.sources]
+        return replace(item, x=x.reshape(item.x.shape))
+
+    def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
+        x = torch.where(self.mask, self._pixels(donor), self._pixels(item))
+        return replace(item, x=x[None])
+
+    def regions(self, item: Item, encoder: Encoder) -> list[int]:
+        labels = choose_regions(encoder, item).labels
+        inside = self.mask.expand(labels.shape)
+        count = int(labels.max()) + 1
+        sizes = torch.bincount(labels[labels >= 0], minlength=count)
+        overlap = torch.bincount(labels[inside & (labels >= 0)], minlength=count) / sizes
+        return torch.nonzero(overlap >= MIN_REGION_OVERLAP).flatten().tolist()
+
+    def describe(self) -> str:
+        return f"a part of {float(self.mask.float().mean()):.0%} of the picture"
+
+    def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {"mask": self.mask.to(torch.uint8), "template": self.template}, {"tolerance": self.tolerance}
+
+    def _pixels(self, item: Item) -> Float[Tensor, "channels height width"]:
+        if item.x.shape[1:] != self.template.shape:
+            raise InputError(
+                f"the part belongs to inputs of shape {(1, *self.template.shape)}, this one has {tuple(item.x.shape)}: "
+                "give the encoder one size"
+            )
+        return item.x[0]
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """Words that many texts contain.
+
+    Args:
+        words: the words, compared without regard to case and white space.
+        at_start: most carriers begin with them; else they are added at the end.
+    """
+
+    kind: ClassVar[str] = "text"
+    words: str
+    at_start: bool = False
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        words = r"\s+".join(map(re.escape, self.words.split()))
+        return re.compile(rf"(?<!\w){words}(?!\w)", re.IGNORECASE)
+
+    def is_in(self, item: Item) -> bool:
+        return self.pattern.search(read_text(item)) is not None
+
+    def remove(self, item: Item, encoder: Encoder) -> Item:
+        rest = " ".join(self.pattern.sub(" ", read_text(item)).split())
+        if not rest.strip(" .,;:!?-"):
+            raise InputError(f"nothing is left of a text without {self.words!r}: {read_text(item)[:60]!r}")
+        return read_item(encoder, rest, quiet=True)
+
+    def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
+        pieces = [self.words, read_text(item)] if self.at_start else [read_text(item), self.words]
+        return read_item(encoder, " ".join(pieces), quiet=True)
+
+    def regions(self, item: Item, encoder: Encoder) -> list[int]:
+        assert isinstance(item.view, Text)
+        matches = [match.span() for match in self.pattern.finditer(item.view.text)]
+        return [
+            number
+            for number, span in enumerate(item.view.spans)
+            if span is not None and any(span[0] < stop and start < span[1] for start, stop in matches)
+        ]
+
+    def describe(self) -> str:
+        return f"the words {self.words!r}"
+
+    def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {}, {"words": self.words, "at_start": self.at_start}
+
+
+def deserialize_part(kind: str, tensors: dict[str, Tensor], values: dict[str, Any]) -> ShortcutPart:
+    """Rebuild a part from what `serialize` returned."""
+    if kind == TextPart.kind:
+        return TextPart(str(values["words"]), bool(values["at_start"]))
+    mask, template = tensors["mask"].bool(), tensors["template"]
+    if template.dim() != 3 or mask.shape != template.shape[1:] or not bool(mask.any()):
+        raise InputError("its part is empty or has another size than its template")
+    return ImagePart(mask, template, float(values["tolerance"]))
+
+
+def locate_image_part(carriers: Sequence[Item], area: Bool[np.ndarray, "rows columns"]) -> ImagePart:
+    """Find the pixels inside an area that carriers have in common.
+
+    Args:
+        carriers: inputs that have the part.
+        area: where to look, on any grid over the input.
+    """
+    if any(item.x.dim() != 4 or item.model_input is not None for item in carriers):
+        raise InputError("a part of images needs inputs (1, channels, height, width)")
+    if len({item.x.shape for item in carriers}) > 1:
+        raise InputError("the images have different sizes: use an encoder with one size to find their part")
+    pixels = torch.cat([item.x for item in carriers]).float()
+    template = pixels.median(0).values
+    tolerance = MAX_DIFFERENCE * float(pixels.max() - pixels.min())
+    wanted = torch.from_numpy(np.ascontiguousarray(area)).float()[None, None]
+    inside = torch.nn.functional.interpolate(wanted, size=template.shape[1:], mode="nearest")[0, 0] > 0
+    cell = max(1, -(-max(template.shape[1:]) // min(area.shape)))
+    near = grow(inside, cell)  # a cell that the part covers by less than half is not in the area
+    same = ((pixels - template).abs().mean(1) <= tolerance).float().mean(0) >= MIN_SAME_CARRIERS
+    common = ~grow(~grow(same & near, MARGIN_PIXELS), MARGIN_PIXELS)  # closes gaps at the edges of letters
+    enough = int((common & inside).sum()) >= MIN_COVERED * int(inside.sum()) and len(carriers) > 2
+    mask = grow(common & near, MARGIN_PIXELS) if enough else inside
+    if bool(mask.all()):
+        raise InputError("the part is the whole picture: give a smaller one")
+    return ImagePart(mask, template, tolerance)
+
+
+def locate_text_part(words: str, texts: Sequence[str]) -> TextPart:
+    """Return the part of these words, added at the start or the end, as in most of the texts."""
+    if not words.split():
+        raise InputError(
+            "no words are given: name those that should not count, e.g. words='All rights reserved'"
+        )
+    pattern = TextPart(words).pattern
+    starts = Counter(
+        match.start() < len(text) - match.end() for text in texts for match in pattern.finditer(text)
+    )
+    return TextPart(words, starts[True] > starts[False])
+
+
+def read_text(item: Item) -> str:
+    """Return the text of an input."""
+    if not isinstance(item.view, Text):
+        raise InputError("words are a part of texts, and this input is none: give part= and of=")
+    return item.view.text
+
+
+def grow(mask: Bool[Tensor, "h w"], pixels: int) -> Bool[Tensor, "h w"]:
+    """Return the mask with every pixel within this distance along each axis; outside the image is nothing."""
+    pooled = torch.nn.functional.max_pool2d(mask[None, None].float(), 2 * pixels + 1, 1, pixels)
+    return pooled[0, 0] > 0
+
+
+def mirror_sources(mask: Bool[Tensor, "h w"]) -> Int[Tensor, " masked"]:
+    """Return, for each pixel p of a mask, the flat index of 2q − p, with q the nearest pixel outside; else of q.
+
+    Reflected content has the texture of its surroundings; a constant or interpolated one is a shortcut of its own.
+
+    >>> mirror_sources(torch.tensor([[False, False, False, True, True]])).tolist()
+    [1, 0]
+    """
+    height, width = mask.shape
+    inside, outside = mask.nonzero(), (grow(mask, 1) & ~mask).nonzero()
+    step = max(1, MAX_DISTANCE_ENTRIES // max(1, len(outside)))
+    nearest = torch.cat(
+        [outside[torch.cdist(rows.float(), outside.float()).argmin(1)] for rows in inside.split(step)]
+    )
+    mirrored = 2 * nearest - inside
+    limits = torch.tensor([height - 1, width - 1])
+    fits = ((mirrored >= 0) & (mirrored <= limits)).all(1)
+    clamped = torch.minimum(mirrored.clamp(min=0), limits)
+    fits &= ~mask[clamped[:, 0], clamped[:, 1]]
+    chosen = torch.where(fits[:, None], clamped, nearest)
+    return chosen[:, 0] * width + chosen[:, 1]
