@@ -21,8 +21,8 @@ RESULT_MODULES = {
 ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
 PUBLIC_NAMESPACES = {"baselines", "composites"}  # names of other packages under a short name
 STUDY_IMPORTS = {
-    *ROOT_MODULES, *PUBLIC_NAMESPACES, "bilrp", "encoders", "engine", "evaluation", "findings", "io", "render", "rules",
-    "trace",
+    *ROOT_MODULES, *PUBLIC_NAMESPACES, "bilrp", "collection", "encoders", "engine", "evaluation", "findings", "io",
+    "render", "rules", "trace",
 }  # fmt: skip
 
 # What each package may import besides itself. Everything may import errors.
@@ -61,7 +61,7 @@ ALLOWED_IMPORTS = {
     "baselines": {"evaluation"},
     "composites": {"rules"},
     "bilrp_studies": STUDY_IMPORTS,
-    "bilrp_studies.bench": {*STUDY_IMPORTS, "bilrp_studies", "collection"},
+    "bilrp_studies.bench": {*STUDY_IMPORTS, "bilrp_studies"},
     "bilrp_studies.cli": {*STUDY_IMPORTS, "bilrp_studies", "bilrp_studies.bench", "cli"},
 }  # fmt: skip
 

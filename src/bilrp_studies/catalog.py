@@ -13,6 +13,7 @@ from bilrp_studies.common.study import Study
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 from bilrp_studies.invariance.settings import InvarianceSettings
 from bilrp_studies.photos.settings import PhotosSettings
+from bilrp_studies.repair.settings import RepairSettings
 from bilrp_studies.sentences.settings import SentencesSettings
 from bilrp_studies.tables.settings import TablesSettings
 from bilrp_studies.toy.settings import ToySettings
@@ -79,6 +80,12 @@ STUDIES = (
         "Which method finds what is known to match? Nine methods, photographs and texts, six encoders.",
         ArenaSettings,
         "bilrp_studies.arena.study:run",
+    ),
+    Study(
+        "repair",
+        "Is a planted shortcut removed from a similarity without labels, and at what cost?",
+        RepairSettings,
+        "bilrp_studies.repair.study:run",
     ),
 )
 

@@ -58,9 +58,9 @@ def make_repairs(net: nn.Module, x: Tensor, base: str) -> dict[str, Repair]:
     h = len(embedding)
     none, origin = torch.zeros(0, h, dtype=torch.float64), {"encoder": "net"}
     projection = Repair(
-        *make_projection(torch.rand(5, h, dtype=torch.float64), 3, 0.5), (), base, origin, report()
+        *make_projection(torch.rand(5, h, dtype=torch.float64), 3, 0.5), (), base, origin, (report(),)
     )
-    removal = Repair(none, none, (correction,), base, origin, report("removal"))
+    removal = Repair(none, none, (correction,), base, origin, (report("removal"),))
     return {"projection": projection, "removal": removal, "both": removal.then(projection)}
 
 
@@ -126,7 +126,7 @@ def test_applying_is_what_the_similarity_scores() -> None:
 def test_two_projections_compose_to_the_product_of_their_matrices() -> None:
     vectors = torch.randn(2, 4, 7, dtype=torch.float64)
     first, second = (
-        Repair(*make_projection(v, rank, strength), (), "dot", {}, report())
+        Repair(*make_projection(v, rank, strength), (), "dot", {}, (report(),))
         for v, rank, strength in zip(vectors, (2, 3), (1.0, 0.5), strict=True)
     )
     both, rows = first.then(second), torch.randn(5, 7, dtype=torch.float64)
@@ -139,7 +139,7 @@ def test_two_projections_compose_to_the_product_of_their_matrices() -> None:
 def test_a_projection_removes_its_directions() -> None:
     directions, readouts = make_projection(torch.randn(9, 12, dtype=torch.float64), 4, 1.0)
     assert torch.allclose(directions @ directions.T, torch.eye(4, dtype=torch.float64), rtol=0, atol=1e-12)
-    repair = Repair(directions, readouts, (), "dot", {}, report())
+    repair = Repair(directions, readouts, (), "dot", {}, (report(),))
     left = repair.apply(torch.randn(6, 12, dtype=torch.float64)) @ directions.T
     assert float(left.abs().max()) < 1e-12
 
@@ -169,7 +169,7 @@ def test_files_that_are_no_repair_are_refused(tmp_path: Path) -> None:
 
 
 def test_embeddings_of_another_size_are_refused() -> None:
-    repair = Repair(*make_projection(torch.rand(2, 7), 1, 1.0), (), "dot", {}, report())
+    repair = Repair(*make_projection(torch.rand(2, 7), 1, 1.0), (), "dot", {}, (report(),))
     with pytest.raises(MismatchError, match=r"\[n, 7\]"):
         repair.apply(torch.rand(2, 6))
 
@@ -292,12 +292,11 @@ def test_the_choice_reaches_the_goals_and_is_applied_by_search(pair_of_collectio
     corrected = torch.from_numpy(loaded.apply(stamped.embeddings))
     expected = find_neighbours(corrected, cosine=True)
     for item in (0, 1, 3):
-        near = [n.position for n in loaded.nearest(stamped, item, 11) if n.position != item]
+        near = [position for position, _ in loaded.rank(stamped, item, 11) if position != item]
         assert near == expected[item].tolist()
     # a new file: the part is detected and removed
-    near = loaded.nearest(stamped, stamped.original_input(0), 11)
-    assert near[0].position == 0 and near[0].score == pytest.approx(1, abs=1e-4)
-    assert near[0].share.shape == (16,)
+    position, score = loaded.rank(stamped, stamped.original_input(0), 11)[0]
+    assert position == 0 and score == pytest.approx(1, abs=1e-4)
     vector = loaded.embed(stamped.encoder, stamped.original_input(1))
     assert torch.allclose(vector, corrected[1], atol=1e-5)
 
@@ -349,7 +348,7 @@ def test_what_cannot_be_repaired_is_said(pair_of_collections) -> None:
     repair = stamped.repair(part=[12, 13, 14, 15], of=0, method="filling")
     other = replace(repair, origin={**repair.origin, "weights": "others"})
     with pytest.raises(MismatchError, match=r"another encoder.*weights"):
-        other.nearest(stamped, 0)
+        other.rank(stamped, 0)
     with pytest.raises(MismatchError, match="weights"):
         repair.then(other)
 

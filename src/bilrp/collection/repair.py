@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -31,7 +30,7 @@ from bilrp.regions import labels
 from bilrp.similarity import Similarity, resolve_similarity
 
 if TYPE_CHECKING:
-    from bilrp.collection.core import Collection, Neighbour, Query
+    from bilrp.collection.core import Collection, Query
 
 Rows = TypeVar("Rows", Tensor, np.ndarray)
 KIND = "repair"  # of the stored file
@@ -99,7 +98,7 @@ class Repair:
         corrections: corrected embeddings of carriers.
         base: name of the similarity of corrected embeddings, "dot" or "cosine".
         origin: encoder and rules of the embeddings.
-        report: what it was measured to cost.
+        reports: what it was measured to cost, of each repair that it consists of.
     """
 
     directions: Float[Tensor, "r h"]
@@ -107,11 +106,16 @@ class Repair:
     corrections: tuple[Correction, ...]
     base: str
     origin: Mapping[str, Any]
-    report: RepairReport | tuple[RepairReport, ...] = field(repr=False)
+    reports: tuple[RepairReport, ...] = field(repr=False)
 
     @property
     def name(self) -> str:
         return f"{self.base}, repaired"
+
+    @property
+    def report(self) -> RepairReport:
+        """What the repair was measured to cost; of several, the last one's."""
+        return self.reports[-1]
 
     @property
     def matrix(self) -> Float[Tensor, "h h"]:
@@ -187,16 +191,16 @@ class Repair:
         embedding = embed_item(encoder, item).flatten() - sum(removed)
         return embedding - (embedding @ self.readouts.to(embedding).T) @ self.directions.to(embedding)
 
-    def nearest(self, collection: Collection, query: Query, k: int = 10) -> list[Neighbour]:
-        """Return the k items of largest repaired similarity; a new input is corrected where it has the part.
+    def rank(self, collection: Collection, query: Query, k: int = 10) -> list[tuple[int, float]]:
+        """Return (position, score) of the k items of largest repaired similarity.
+
+        A new input is corrected where it has the part.
 
         Args:
             collection: a collection of the encoder that the repair was made for.
             query: an item or any input.
             k: number of neighbours.
         """
-        from bilrp.collection.core import Neighbour
-
         self.check_collection(collection)
         at = collection.position(query)
         if at is not None or isinstance(query, Decomposition):
@@ -212,14 +216,7 @@ class Repair:
             blocks.append(rows @ vector)
         scores = torch.cat(blocks) / (max(float(vector.norm()), 1e-30) if self.base == "cosine" else 1.0)
         best = torch.topk(scores, min(k, len(scores)))
-
-        def share(position: int) -> Tensor:
-            return collection.explain(query, position, similarity=self.similarity).marginals()[0]
-
-        return [
-            Neighbour(collection.ids[i], collection.names[i], score, i, partial(share, i))
-            for score, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        ]
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def check_collection(self, collection: Collection) -> None:
         """Raise `MismatchError` unless a collection has embeddings of the repair's encoder."""
@@ -243,13 +240,8 @@ class Repair:
             directions=torch.cat([self.directions, directions]),
             readouts=torch.cat([self.readouts, readouts - readouts @ self.directions.T @ self.readouts]),
             corrections=self.corrections + other.corrections,
-            report=(*self.reports, *other.reports),
+            reports=(*self.reports, *other.reports),
         )
-
-    @property
-    def reports(self) -> tuple[RepairReport, ...]:
-        """The report of each repair that this one consists of."""
-        return self.report if isinstance(self.report, tuple) else (self.report,)
 
     def save(self, path: str | Path) -> Path:
         """Write to .safetensors (or .npz) atomically."""
@@ -285,10 +277,8 @@ class Repair:
                 raise InputError("its tensors have different sizes")
             if about["base"] not in ("dot", "cosine") or not reports:
                 raise InputError("it names no known similarity, or has no report")
-            report = reports[0] if len(reports) == 1 else reports
-            return Repair(
-                directions, readouts, corrections, about["base"], json.loads(words["origin"]), report
-            )
+            origin = json.loads(words["origin"])
+            return Repair(directions, readouts, corrections, about["base"], origin, reports)
 
     def __repr__(self) -> str:
         count = sum(len(each.ids) for each in self.corrections)

@@ -491,10 +491,10 @@ class _Selection:
         origin = dict(self.collection.description["origin"])
         if method == "projection":
             assert projection is not None
-            return Repair(*projection, (), self.base, origin, report)
+            return Repair(*projection, (), self.base, origin, (report,))
         correction = self._correct_carriers("filling" if method == "filling" else "removal")
         report = replace(report, corrected=len(correction.ids))
-        return Repair(none, none, (correction,), self.base, origin, report)
+        return Repair(none, none, (correction,), self.base, origin, (report,))
 
     def _correct_carriers(self, method: Literal["filling", "removal"]) -> Correction:
         if method == "filling":

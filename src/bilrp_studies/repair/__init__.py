@@ -1,0 +1,1 @@
+"""Repair study: planted shortcuts, repaired without labels, against repairs that have labels."""
