@@ -53,6 +53,11 @@ def audit(
         print(json.dumps(collect_results(result)))
     else:
         print_safe(format_audit(opened, result))
+        numbers = [n + 1 for n, each in enumerate(result.suspects) if each.kind == "alike"]
+        if numbers:
+            print_safe(
+                f"  repair it, and see what that costs: bilrp repair {collection} --suspect {numbers[0]}"
+            )
     report = build_report(opened, result, collection)
     page = report.write_page(path) if path.suffix.lower() == ".html" else report.write(path)
     if not as_json:

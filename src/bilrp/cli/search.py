@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,11 +19,15 @@ from bilrp.cli.options import AsJson, CollectionEncoder, CollectionWeights, Page
 from bilrp.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bilrp.collection import Collection
     from bilrp.collection.approximate_index import ApproximateIndex
     from bilrp.collection.core import Neighbour
+    from bilrp.collection.repair import Repair
     from bilrp.decomposition import Decomposition
     from bilrp.render.gallery import GalleryEntry
+    from bilrp.similarity import Similarity
 
 
 def search(
@@ -60,6 +65,10 @@ def search(
             help="Only items whose metadata match, in SQL: \"lang = 'en' AND year > 2019\".",
         ),
     ] = None,
+    repair: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Search without a part that should not count: see `bilrp repair`."),
+    ] = None,
     encoder: CollectionEncoder = None,
     weights: CollectionWeights = None,
     output: PageOutput = None,
@@ -75,20 +84,26 @@ def search(
     from bilrp.cli import batch
     from bilrp.cli.outputs import DrawOptions, check_outputs
     from bilrp.collection import open
+    from bilrp.collection.repair import Repair
     from bilrp.render.gallery import MAX_EXPLANATIONS
 
+    if repair is not None and (part or words or approximate or similarity or where):
+        raise InputError(
+            "--repair has its own similarity and searches by whole items: leave out the other options"
+        )
     outputs = check_outputs(output or [], inputs=(query,), page_only=True)
     draw = DrawOptions(palette=palette)
     if outputs and count > MAX_EXPLANATIONS:
         raise InputError(f"-k {count}: a page has at most {MAX_EXPLANATIONS} explanations")
     opened = open(collection, encoder, weights=weights)
-    key = _resolve_query(opened, query)
-    position = opened.position(key)
+    repaired = None if repair is None else Repair.load(repair)
+    key = resolve_query(opened, query)
+    position, regions = opened.position(key), None
     is_part = part is not None or words is not None
     source = key if position is None else position
     if position is None and (is_part or explain or outputs):
-        source = opened.decomposition(key)  # computed once
-    regions = None
+        # computed once
+        source = opened.decomposition(key) if repaired is None else repaired.decompose(opened.encoder, key)
     if is_part:
         source, regions = _restrict(opened.decomposition(source), part, words, without=without)
     index_or_reason = (
@@ -96,13 +111,13 @@ def search(
         if approximate and where is None
         else None
     )
-    neighbours = opened.nearest(
-        source,
-        count + (position is not None),
-        similarity=similarity,
-        approximate=approximate,
-        where=where,
-    )
+    wanted = count + (position is not None)
+    if repaired is not None:
+        neighbours = _find_repaired(opened, repaired, key, wanted)
+    else:
+        neighbours = opened.nearest(
+            source, wanted, similarity=similarity, approximate=approximate, where=where
+        )
     neighbours = [n for n in neighbours if n.position != position][:count]
     recall_note, recall = _describe_recall(index_or_reason, is_whole_item=not is_part, count=count)
     part_name = _describe_part(part, words, len(regions or ()))
@@ -112,12 +127,20 @@ def search(
         if isinstance(index_or_reason, str)
         else ""
     )
+    by_part += "" if repaired is None else ", repaired"
     condition = "" if where is None else f" where {where}"
     header += f"Nearest to {query}{by_part}, of {len(opened)}{condition}{recall_note}:"
     if not (as_json or explain):
         _print_neighbours(header, neighbours, key)  # before the explanations, which may take long
     entries = (
-        _explain_neighbours(opened, neighbours, source, position, query, similarity)
+        _explain_neighbours(
+            opened,
+            neighbours,
+            source,
+            position,
+            query,
+            similarity if repaired is None else repaired.similarity,
+        )
         if explain or outputs
         else []
     )
@@ -161,13 +184,26 @@ def _serialize_neighbours(neighbours: Sequence[Neighbour], summaries: Sequence[s
     return [row | {"summary": summary} for row, summary in zip(rows, summaries, strict=True)]
 
 
+def _find_repaired(collection: Collection, repair: Repair, query: Any, count: int) -> list[Neighbour]:
+    """Return the neighbours under a repaired similarity."""
+    from bilrp.collection.core import Neighbour
+
+    def share(position: int) -> Tensor:
+        return collection.explain(query, position, similarity=repair.similarity).marginals()[0]
+
+    return [
+        Neighbour(collection.ids[i], collection.names[i], score, i, partial(share, i))
+        for i, score in repair.rank(collection, query, count)
+    ]
+
+
 def _explain_neighbours(
     collection: Collection,
     neighbours: Sequence[Neighbour],
     source: Any,
     position: int | None,
     query: str,
-    similarity: str | None,
+    similarity: str | Similarity | None,
 ) -> list[GalleryEntry]:
     """Explain each neighbour; parts that are not stored are computed."""
     from bilrp.cli import batch
@@ -261,7 +297,7 @@ def with_full_view(collection: Collection, decomposition: Decomposition, query: 
     )
 
 
-def _resolve_query(collection: Collection, query: str) -> Any:
+def resolve_query(collection: Collection, query: str) -> Any:
     """Return an item's number or id, or the query itself if it is a file or a text."""
     if query.isascii() and query.isdigit() and int(query) < len(collection):
         return int(query)

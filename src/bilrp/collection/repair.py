@@ -20,12 +20,13 @@ from torch import Tensor
 from bilrp.attribution import embed_item
 from bilrp.collection.repair_report import RepairReport
 from bilrp.collection.shortcut_part import ShortcutPart, deserialize_part
+from bilrp.collection.subquery import restrict_query
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder, InputLike, choose_regions, diff_origins, read_item
 from bilrp.errors import InputError, MismatchError
 from bilrp.inputs import Item
 from bilrp.io import store
-from bilrp.pipeline import prepare
+from bilrp.pipeline import decompose_item, prepare
 from bilrp.regions import labels
 from bilrp.similarity import Similarity, resolve_similarity
 
@@ -181,15 +182,31 @@ class Repair:
             encoder: the encoder that the repair was made for.
             raw_input: anything that the encoder reads.
         """
-        item, removed = read_item(encoder, raw_input), []
-        for each in self.corrections:
-            if each.part.is_in(item):
-                if each.method == "removal":
-                    removed.append(embed_part(encoder, item, each.part)[0])
-                else:
-                    item = each.part.remove(item, encoder)
+        item = self._fill_in(encoder, read_item(encoder, raw_input))
+        removed = [embed_part(encoder, item, part)[0] for part in self._list_removed_parts(item)]
         embedding = embed_item(encoder, item).flatten() - sum(removed)
         return embedding - (embedding @ self.readouts.to(embedding).T) @ self.directions.to(embedding)
+
+    def decompose(self, encoder: Encoder, raw_input: InputLike) -> Decomposition:
+        """Return the decomposition of a new input without each part, to pair under the repaired similarity.
+
+        Args:
+            encoder: the encoder that the repair was made for.
+            raw_input: anything that the encoder reads.
+        """
+        item = self._fill_in(encoder, read_item(encoder, raw_input))
+        whole = decompose_item(encoder, item)[None]
+        removed = {r for part in self._list_removed_parts(item) for r in part.regions(item, encoder)}
+        return restrict_query(whole, without=sorted(removed)) if removed else whole
+
+    def _fill_in(self, encoder: Encoder, item: Item) -> Item:
+        for each in self.corrections:
+            if each.method == "filling" and each.part.is_in(item):
+                item = each.part.remove(item, encoder)
+        return item
+
+    def _list_removed_parts(self, item: Item) -> list[ShortcutPart]:
+        return [each.part for each in self.corrections if each.method == "removal" and each.part.is_in(item)]
 
     def rank(self, collection: Collection, query: Query, k: int = 10) -> list[tuple[int, float]]:
         """Return (position, score) of the k items of largest repaired similarity.

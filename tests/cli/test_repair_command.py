@@ -1,0 +1,120 @@
+"""`bilrp repair` and `bilrp search --repair`: from an audit to neighbours without the stamp."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+from test_explain import bilrp_command, place  # noqa: F401
+
+import bilrp
+from bilrp.collection.repair import Repair
+
+pytest.importorskip("lance", reason="collections need bilrp[collection]")
+BY = ("-e", "tinymodel:tiny", "--size", "32")
+AGAIN = ("-e", "tinymodel:tiny")
+
+
+@pytest.fixture
+def scans(place: Path, bilrp_command) -> Path:  # noqa: F811
+    """Thirty scenes in two views each, every third with a bar, as a collection."""
+    rng = np.random.default_rng(3)
+    (place / "scans").mkdir()
+    scenes = rng.integers(60, 200, (30, 5, 5, 3), dtype=np.uint8)
+    for number in range(60):
+        whole = Image.fromarray(scenes[number // 2]).resize((72, 72), Image.Resampling.BICUBIC)
+        shift = 4 * (number % 2)
+        picture = whole.crop((shift, shift, 64 + shift, 64 + shift))
+        if number % 3 == 0:
+            ImageDraw.Draw(picture).rectangle((0, 52, 64, 64), "black", "white", 2)
+        picture.save(place / "scans" / f"{number:02}.png")
+    assert bilrp_command("index", "scans", *BY, "-o", "x.lance")[0] == 0
+    return place
+
+
+def test_from_a_box_to_a_search(scans: Path, bilrp_command) -> None:  # noqa: F811
+    code, out, err = bilrp_command(
+        "repair", "x.lance", *AGAIN, "--part", "0,50,64,14", "--of", "00.png", "-o", "bar.safetensors"
+    )
+    assert code == 0, err
+    assert "in 20 of 60 items" in out and "neighbours restored" in out and "--repair bar.safetensors" in out
+    found = json.loads(
+        bilrp_command("search", "x.lance", *AGAIN, "00.png", "--repair", "bar.safetensors", "--json")[1]
+    )
+    plain = json.loads(bilrp_command("search", "x.lance", *AGAIN, "00.png", "--json")[1])
+    stamped = [sum(int(n["name"][:2]) % 3 == 0 for n in each["neighbours"]) for each in (plain, found)]
+    assert stamped[1] < stamped[0]
+    # what a vector database does: correct all rows, then rank by cosine
+    repair = Repair.load(scans / "bar.safetensors")
+    opened = bilrp.collection.open(scans / "x.lance")
+    rows = repair.apply(opened.embeddings)
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    query = opened.names.index("00.png")
+    order = np.argsort(-(rows @ rows[query]))
+    expected = [opened.names[i] for i in order if i != query][:10]
+    assert [n["name"] for n in found["neighbours"]] == expected
+
+
+def test_explanations_say_that_they_are_repaired(scans: Path, bilrp_command) -> None:  # noqa: F811
+    asked = (
+        "repair",
+        "x.lance",
+        *AGAIN,
+        "--part",
+        "0,50,64,14",
+        "--of",
+        "0",
+        "-o",
+        "b.safetensors",
+        "--json",
+    )
+    answer = json.loads(bilrp_command(*asked)[1])
+    assert answer["report"]["after"]["restored"] > answer["report"]["before"]["restored"]
+    (scans / "new.png").write_bytes((scans / "scans" / "03.png").read_bytes())
+    code, out, err = bilrp_command(
+        "search",
+        "x.lance",
+        *AGAIN,
+        "new.png",
+        "--repair",
+        "b.safetensors",
+        "-k",
+        "2",
+        "-o",
+        "why.html",
+        "--explain",
+    )
+    assert code == 0, err
+    assert "Nearest to new.png, repaired" in out and "osine, repaired" in out
+    assert "cosine, repaired" in (scans / "why.html").read_text()
+
+
+def test_an_audit_names_the_repair(scans: Path, bilrp_command) -> None:  # noqa: F811
+    out = bilrp_command("audit", "x.lance", *AGAIN, "-o", "audit")[1]
+    assert "bilrp repair x.lance --suspect 1" in out
+    code, out, err = bilrp_command("repair", "x.lance", *AGAIN, "--suspect", "1", "-o", "s.safetensors")
+    assert code == 0 and "in 20 of 60 items" in out, err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("repair", "x.lance"), "say which part should not count"),
+        (("repair", "x.lance", "--part", "0,0,9,9"), "say which part should not count"),
+        (("repair", "x.lance", *AGAIN, "--part", "0,0,9,9", "--of", "gone.png"), "gone.png"),
+        (("repair", "x.lance", *AGAIN, "--words", "All rights"), "these items are images"),
+        (
+            ("repair", "x.lance", *AGAIN, "--part", "0,50,64,14", "--of", "0", "--method", "x"),
+            "unknown method",
+        ),
+        (("repair", "x.lance", *AGAIN, "--part", "0,0,16,16", "--of", "1"), "the part is in 1 items"),
+        (("search", "x.lance", *AGAIN, "0", "--repair", "gone.safetensors"), "no file gone.safetensors"),
+        (("search", "x.lance", *AGAIN, "0", "--repair", "b.safetensors", "--part", "1,1,9,9"), "leave out"),
+    ],
+)
+def test_slips_are_one_line(scans: Path, bilrp_command, arguments, said) -> None:  # noqa: F811
+    code, out, err = bilrp_command(*arguments)
+    assert code == 2 and said in err and err.count("\n") == 1 and "Traceback" not in err and out == ""
