@@ -14,6 +14,7 @@ RETURNED_TYPES = {
     "bilrp.encoder": ("DualEncoder",),
     "bilrp.inputs": ("Item", "Image", "Text"),
     "bilrp.explanation": ("Match",),
+    "bilrp.collection.repair_report": ("RepairReport", "Measurement"),
     "bilrp.findings.breakdown": ("ScoreBreakdown",),
     "bilrp.findings.differences": ("Difference", "DistanceBreakdown"),
     "bilrp.findings.grouping": ("Finding",),

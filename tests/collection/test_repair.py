@@ -19,12 +19,19 @@ from bilrp.collection.audit import Suspect
 from bilrp.collection.repair import Correction, Repair, embed_part, make_projection
 from bilrp.collection.repair_report import Measurement, RepairReport
 from bilrp.collection.repair_selection import RefusedRepairError, Trial, find_neighbours
-from bilrp.collection.shortcut_part import ImagePart, TextPart, locate_image_part, mirror_sources
+from bilrp.collection.shortcut_part import (
+    ImagePart,
+    TextPart,
+    locate_image_part,
+    locate_text_part,
+    mirror_sources,
+)
 from bilrp.encoder import read_item
 from bilrp.encoders import images
 from bilrp.errors import InputError, MismatchError
 from bilrp.inputs import Item
 from models import randomize_norms, vgg_like
+from text_folders import ARCHITECTURES
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 COUNT = 40  # scenes, each seen twice
@@ -192,6 +199,37 @@ def test_a_text_part_is_left_out_and_added() -> None:
     part = TextPart("All rights reserved")
     assert part.pattern.sub("", "A cat. all  rights\nreserved.") == "A cat. ."
     assert not part.pattern.search("small rights reserved")
+
+
+def test_words_are_found_left_out_and_removed_in_texts(tmp_path: Path) -> None:
+    """The own part of words is the sum of their regions, and the repaired explanation adds up, in float64."""
+    encoder = bilrp.encoders.sentence(ARCHITECTURES[0].save(tmp_path / "bert"), dtype=torch.float64)
+    text, other = "The kittens rested on a rug. The rain falls.", "A cat sat on the mat."
+    part = locate_text_part("the  rain", [text, "The rain. A cat.", "A cat. The rain."])
+    item = read_item(encoder, text)
+    assert part.is_in(item) and not part.is_in(read_item(encoder, other)) and not part.at_start
+    assert part.remove(item, encoder).view.text == "The kittens rested on a rug. falls."  # type: ignore[union-attr]
+    assert part.is_in(part.add(read_item(encoder, other), item, encoder))
+    regions = part.regions(item, encoder)
+    d, b = bilrp.decompose(encoder, text), bilrp.decompose(encoder, other)
+    assert {d.view.region_texts[r].lower() for r in regions} == {"the", "rain"}  # type: ignore[union-attr]
+    own, embedding = embed_part(encoder, item, part)
+    assert torch.allclose(own, d.parts[regions].sum(0), rtol=0, atol=1e-10)
+    entries = torch.tensor([(0, region) for region in regions])
+    counts = torch.tensor([d.regions.count])
+    correction = Correction("removal", part, ("x",), embedding[None], own[None], entries, counts)
+    none = torch.zeros(0, len(own), dtype=torch.float64)
+    repair = Repair(none, none, (correction,), "cosine", d.origin, (report("removal"),))
+    explanation = bilrp.pair(d, b, similarity=repair.similarity)
+    kept = d.embedding - d.parts[regions].sum(0)
+    cosine = float(kept @ b.embedding / (kept.norm() * b.embedding.norm()))
+    assert explanation.score == pytest.approx(cosine, abs=1e-10)
+    rest = explanation.score - float(explanation.relevance.sum())
+    assert explanation.unattributed == pytest.approx(rest, abs=1e-12)
+    assert float(explanation.relevance[regions].abs().sum()) == 0
+    loaded = Repair.load(repair.save(tmp_path / "rain.safetensors"))
+    assert torch.allclose(loaded.embed(encoder, text), kept, rtol=0, atol=1e-10)
+    assert torch.allclose(loaded.decompose(encoder, text).embedding, kept, rtol=0, atol=1e-10)
 
 
 def test_neighbours_are_counted_as_in_a_loop() -> None:

@@ -7,5 +7,6 @@ engine, findings, evaluation and rules. Needs `bilrp[collection]`.
 
 from bilrp.collection.core import Collection, Neighbour, open
 from bilrp.collection.indexing import build
+from bilrp.collection.repair import Repair
 
-__all__ = ["Collection", "Neighbour", "build", "open"]
+__all__ = ["Collection", "Neighbour", "Repair", "build", "open"]

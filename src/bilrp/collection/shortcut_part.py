@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bilrp.encoder import Encoder, choose_regions, read_item
 from bilrp.errors import InputError
+from bilrp.findings.formatting import format_percent
 from bilrp.inputs import Item, Text
 
 MAX_DIFFERENCE = (
@@ -105,7 +106,7 @@ class ImagePart:
         return torch.nonzero(overlap >= MIN_REGION_OVERLAP).flatten().tolist()
 
     def describe(self) -> str:
-        return f"a part of {float(self.mask.float().mean()):.0%} of the picture"
+        return f"a part of {format_percent(float(self.mask.float().mean()))} of the picture"
 
     def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {"mask": self.mask.to(torch.uint8), "template": self.template}, {"tolerance": self.tolerance}

@@ -35,8 +35,6 @@ def make_items(settings: RepairSettings) -> PlantedItems:
     if settings.shortcut == "boilerplate":
         return _make_sentences(settings, rng)
     paths = list_images(settings.data)
-    if not paths:
-        raise InputError(f"{settings.data}: no photographs there")
     draw, box = SHAPES[settings.shortcut]
     clean, planted, flags = [], [], []
     for number in range(settings.items):
