@@ -1,6 +1,7 @@
 """Check the types of the page's and the app's JavaScript with tsc; `make lint` runs it.
 
-tsc is installed from npm into out/typescript, with the node and npm that pyright uses, and so runs wherever pyright does.
+tsc is installed from npm into out/typescript, with the node and npm that pyright uses. Where npm has no network, the types
+are not checked, and this says so.
 The files are checked in the folders in which the server serves them, because they import each other by URL.
 """
 
@@ -14,9 +15,11 @@ from importlib import resources
 from pathlib import Path
 
 from pyright import node
+from pyright.errors import PyrightError
 
 from bilrp.app.static_files import ASSET_PACKAGES
 
+INSTALL_SECONDS = 120
 TYPESCRIPT_VERSION = "5.9.3"
 CACHE = Path(__file__).parents[1] / "out" / "typescript"
 OPTIONS = {
@@ -43,8 +46,8 @@ def copy_sources(folder: Path) -> dict[str, Path]:
     return origins
 
 
-def install_compiler() -> Path:
-    """Install tsc once, and return the path of its script."""
+def install_compiler() -> Path | None:
+    """Install tsc once, and return the path of its script; None if it cannot be installed here."""
     script = CACHE / TYPESCRIPT_VERSION / "node_modules" / "typescript" / "bin" / "tsc"
     if not script.exists():
         script.parents[3].mkdir(parents=True, exist_ok=True)
@@ -58,25 +61,32 @@ def install_compiler() -> Path:
             str(script.parents[3]),
             package,
         )
-        node.run("npm", *arguments, check=True)
+        try:
+            node.run("npm", *arguments, check=True, timeout=INSTALL_SECONDS)
+        except (OSError, subprocess.SubprocessError, PyrightError):
+            return None
     return script
 
 
-def check(folder: Path) -> list[str]:
-    """Return the error messages of tsc for the .js files below `folder`."""
+def check(folder: Path, script: Path) -> list[str]:
+    """Return the error messages of tsc, by its script, for the .js files below `folder`."""
     (folder / "tsconfig.json").write_text(json.dumps({"compilerOptions": OPTIONS}), "utf-8")
-    done = node.run(
-        "node", str(install_compiler()), "-p", str(folder), cwd=folder, stdout=subprocess.PIPE, text=True
-    )
+    done = node.run("node", str(script), "-p", str(folder), cwd=folder, stdout=subprocess.PIPE, text=True)
     lines = str(done.stdout).splitlines()
     return lines if done.returncode == 0 or lines else ["tsc failed without a message"]
 
 
 def main() -> int:
     """Print the errors with the paths of the sources, and return the exit status."""
+    script = install_compiler()
+    if script is None:
+        print(
+            "tsc cannot be installed here (npm without a network?): the types of JavaScript are not checked"
+        )
+        return 0
     with tempfile.TemporaryDirectory() as temporary:
         origins = copy_sources(Path(temporary))
-        lines = check(Path(temporary))
+        lines = check(Path(temporary), script)
     for line in lines:
         path, parenthesis, rest = line.partition("(")
         print(f"{origins.get(path, path)}{parenthesis}{rest}")

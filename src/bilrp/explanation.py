@@ -207,7 +207,9 @@ class Explanation:
     def _all_findings(self) -> list[Finding]:
         rows, columns, relevance = self._without_special_tokens()
         a, b = select_regions(self.a.regions, rows), select_regions(self.b.regions, columns)
-        score = 0.0 if self.breakdown.is_near_zero else self.breakdown.specific  # no shares of a score near zero
+        score = (
+            0.0 if self.breakdown.is_near_zero else self.breakdown.specific
+        )  # no shares of a score near zero
         findings = grouping.extract_findings(relevance.numpy(), a, b, score=score, k=relevance.numel())
         return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in findings]
 

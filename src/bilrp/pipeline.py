@@ -308,7 +308,9 @@ def prepare(
             typical = find_typical_embeddings(encoder, tape.fingerprint)
             if typical is None:
                 typical = compute_typical_embeddings(encoder, tape.fingerprint)
-                tape = encoder.record(item.x, item.model_input)  # other runs may have written to the model's buffers
+                tape = encoder.record(
+                    item.x, item.model_input
+                )  # other runs may have written to the model's buffers
         taps = _layer_values(encoder, tape, layers)
         tapped_results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
         values: dict[int | None, int] = {**taps} if taps else {None: tape.output}

@@ -401,7 +401,9 @@ def _describe_account(explanation: ExplanationLike) -> tuple[str, list[AccountCl
     name = explanation.similarity.replace("_", " ") if explanation.is_distance else "score"
     if terms.is_centered:
         specific = format_number(terms.specific)
-        shared = f"Any two {_name_input_kind(explanation)}s share {format_number(terms.shared)} of the {name}. "
+        shared = (
+            f"Any two {_name_input_kind(explanation)}s share {format_number(terms.shared)} of the {name}. "
+        )
         shared = shared if abs(terms.shared) > NEAR_ZERO_FRACTION * (terms.scale or 0.0) else ""
         if near_zero:
             return f"{shared}What is specific to these two is near zero ({specific}): ", clauses
