@@ -6,6 +6,7 @@ the stages is estimated from the shapes of the values alive at the same time and
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import types
@@ -66,8 +67,8 @@ def _tensors(roots: list[Any]) -> Iterator[Tensor]:
 def _children(obj: Any) -> Iterable[Any]:
     if isinstance(obj, (tuple, list)):
         return obj
-    if hasattr(obj, "__dataclass_fields__") and not isinstance(obj, type):
-        return vars(obj).values()  # with its cached properties
+    if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
+        return [getattr(obj, each.name) for each in dataclasses.fields(obj)]
     if isinstance(obj, dict):
         return obj.values()
     if isinstance(obj, types.MethodType):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 
 import torch
@@ -203,7 +203,7 @@ class Narrow(Pooling):
         return self.reduce(factor.expand(shape)), self
 
     def equals(self, other: Pooling) -> bool:
-        return isinstance(other, Narrow) and vars(self) == vars(other)
+        return isinstance(other, Narrow) and astuple(self) == astuple(other)
 
     def without_squeeze(self) -> Pooling:
         return replace(self, squeeze=False)
