@@ -285,7 +285,7 @@ def test_losses_come_first() -> None:
         "worse": "higher",
         "like": "unclear",
     }  # two photographs prove nothing
-    expected = {"better": 0.0, "worse": 1.0, "like": 0.5, "every other": 0.0}
+    expected = {"better": 0.0, "worse": 1.0, "like": 0.5, "every other": 0.0, "more than every other": 0.0}
     assert made.results["covering"] == {"net": expected}
 
 
