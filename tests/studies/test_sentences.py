@@ -17,10 +17,11 @@ from bilrp.errors import InputError
 from bilrp.io.cache import Cache
 from bilrp.progress import Progress
 from bilrp.render.report import Report, Table
+from bilrp_studies.common import noun_matching, sts_data
 from bilrp_studies.common.bootstrap import bootstrap_mean
-from bilrp_studies.sentences import methods, noun_matching, pair_scores, report, sts_data, study, word_metrics
+from bilrp_studies.common.word_subsets import StudySentence
+from bilrp_studies.sentences import methods, pair_scores, report, study, word_metrics
 from bilrp_studies.sentences.settings import SentencesSettings
-from bilrp_studies.sentences.word_subsets import StudySentence
 from text_folders import ARCHITECTURES
 
 SHORT = [

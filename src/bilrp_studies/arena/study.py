@@ -32,9 +32,9 @@ from bilrp_studies.arena.methods import (
 )
 from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.arena.truth import Case, measure
+from bilrp_studies.common import sts_data
+from bilrp_studies.common.noun_matching import load_or_train
 from bilrp_studies.common.result_cache import load_or_compute_row
-from bilrp_studies.sentences import sts_data
-from bilrp_studies.sentences.noun_matching import load_or_train
 
 CACHE_VERSION = 1  # of the cached measures of a pair; changing it invalidates the cache
 IMAGE_TRUTHS = (photo_truths.warp_cases, photo_truths.object_cases, photo_truths.class_cases)

@@ -16,8 +16,8 @@ from bilrp.errors import InputError
 from bilrp.inputs import Text
 from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.arena.truth import Case
-from bilrp_studies.sentences import sts_data
-from bilrp_studies.sentences.word_subsets import read_text
+from bilrp_studies.common import sts_data
+from bilrp_studies.common.word_subsets import read_text
 
 UNMATCHED_TYPES = ("NOALI", "ALIC")  # of iSTS: not aligned, or only in context
 MIN_CHUNKS = 2  # of a sentence: with one chunk there is nothing to tell apart

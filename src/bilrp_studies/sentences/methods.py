@@ -15,7 +15,7 @@ from bilrp.encoders.sentence_encoder import SentenceModel
 from bilrp.evaluation.baselines import integrated_hessians
 from bilrp.pipeline import decompose
 from bilrp.rules.composites import Composite
-from bilrp_studies.sentences.word_subsets import StudySentence
+from bilrp_studies.common.word_subsets import StudySentence
 
 Parts = Float[Tensor, "words h"]
 Relevance = Float[Tensor, "words_a words_b"]

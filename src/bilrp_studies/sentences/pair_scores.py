@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
-from bilrp_studies.sentences import sts_data, word_metrics
+from bilrp_studies.common import sts_data
+from bilrp_studies.common.word_subsets import StudySentence
+from bilrp_studies.sentences import word_metrics
 from bilrp_studies.sentences.methods import Method
 from bilrp_studies.sentences.word_metrics import Relevance, SubsetTest
-from bilrp_studies.sentences.word_subsets import StudySentence
 
 NUM_SUBSETS = 200
 

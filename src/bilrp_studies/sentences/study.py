@@ -22,13 +22,14 @@ from bilrp.encoders.sentence_encoder import sentence
 from bilrp.io.cache import Cache, compute_key, hash_weights
 from bilrp.progress import Progress, progress_bar
 from bilrp.render.report import Report
+from bilrp_studies.common import sts_data
+from bilrp_studies.common.noun_matching import NounMatcher, load_or_train
 from bilrp_studies.common.result_cache import load_or_compute_row
-from bilrp_studies.sentences import pair_scores, report, sts_data
+from bilrp_studies.common.word_subsets import StudySentence
+from bilrp_studies.sentences import pair_scores, report
 from bilrp_studies.sentences.methods import Method, all_methods
-from bilrp_studies.sentences.noun_matching import NounMatcher, load_or_train
 from bilrp_studies.sentences.pair_scores import Row, Scorer
 from bilrp_studies.sentences.settings import SentencesSettings
-from bilrp_studies.sentences.word_subsets import StudySentence
 
 MAX_SHAPLEY_WORDS = 9  # exact Shapley values take 2ⁿ forward passes for n words
 NUM_EXAMPLES, PAIRS_PER_EXAMPLE = 8, 3

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from bilrp_studies.common.word_subsets import StudySentence
 from bilrp_studies.sentences.methods import Relevance
-from bilrp_studies.sentences.word_subsets import StudySentence
 
 
 def relevance_correlation(relevance: Relevance, reference: Relevance) -> float:

@@ -19,8 +19,8 @@ from bilrp.encoders.sentence_encoder import SentenceModel
 from bilrp.encoders.text.heads import Pooling
 from bilrp.io.cache import Cache, compute_key, hash_weights
 from bilrp.progress import Progress
-from bilrp_studies.sentences import sts_data
-from bilrp_studies.sentences.word_subsets import read_text
+from bilrp_studies.common import sts_data
+from bilrp_studies.common.word_subsets import read_text
 
 BATCH_PAIRS = 16  # the loss uses all pairs of their 32 sentences
 LEARNING_RATE, HEAD_LEARNING_RATE = 3e-4, 1.5e-3
