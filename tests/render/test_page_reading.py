@@ -151,7 +151,7 @@ def test_a_button_hides_all_colours(visit):
 
 def test_the_sentence_has_crops_and_neither_directions_nor_sizes(visit):
     tab = visit(plant_match())
-    assert tab.locator(".carried .thumb").count() == 2 and "Carried by" in tab.inner_text(".carried")
+    assert tab.locator(".carried .thumb").count() == 2 and "150 %" in tab.inner_text(".carried")
     first = tab.inner_text(".top") + " ".join(tab.locator(".found button").all_inner_texts())
     for word in ("left", "right", "middle", "top", "bottom", "px"):
         assert not re.search(rf"\b{word}\b", first), word
