@@ -210,6 +210,8 @@ def test_words_are_found_left_out_and_removed_in_texts(tmp_path: Path) -> None:
     assert part.is_in(item) and not part.is_in(read_item(encoder, other)) and not part.at_start
     assert part.remove(item, encoder).view.text == "The kittens rested on a rug. falls."  # type: ignore[union-attr]
     assert part.is_in(part.add(read_item(encoder, other), item, encoder))
+    ended = part.remove(read_item(encoder, f"{other} The Rain."), encoder)
+    assert ended.view.text == other  # type: ignore[union-attr]
     regions = part.regions(item, encoder)
     d, b = bilrp.decompose(encoder, text), bilrp.decompose(encoder, other)
     assert {d.view.region_texts[r].lower() for r in regions} == {"the", "rain"}  # type: ignore[union-attr]

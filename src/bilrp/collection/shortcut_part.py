@@ -142,7 +142,10 @@ class TextPart:
         return self.pattern.search(read_text(item)) is not None
 
     def remove(self, item: Item, encoder: Encoder) -> Item:
-        rest = " ".join(self.pattern.sub(" ", read_text(item)).split())
+        # punctuation behind the words would be left as a part of its own
+        rest = " ".join(
+            re.sub(rf"{self.pattern.pattern}[.,;:!?]*", " ", read_text(item), flags=re.IGNORECASE).split()
+        )
         if not rest.strip(" .,;:!?-"):
             raise InputError(f"nothing is left of a text without {self.words!r}: {read_text(item)[:60]!r}")
         return read_item(encoder, rest, quiet=True)
