@@ -301,7 +301,7 @@ class _Selection:
         # at least one carrier is kept back, to measure the relevance that is left
         count = min(MAX_TRAINING_CARRIERS, max(MIN_CARRIERS - 1, len(order) * 3 // 4))
         self.training, self.kept = order[:count], order[count : count + MAX_RELEVANCE_CARRIERS]
-        self.failed: list[str] = []
+        self.filled: dict[int, Tensor] = {}  # position → embedding with the part filled in
 
     def choose(self, method: Method | None) -> Repair:
         """Measure the candidates and return the first that reaches every goal, else the one that gains most."""
@@ -466,23 +466,23 @@ class _Selection:
 
     def _encode_filled(self, positions: Sequence[int]) -> tuple[list[int], Float[Tensor, "n h"]]:
         """Return those of the items that can be read, and their embeddings with the part filled in."""
-        done: list[int] = []
-        embeddings: list[Tensor] = []
         batch: list[tuple[int, Item]] = []
+        missing = [p for p in positions if p not in self.filled]
         with progress_bar(self.progress) as bar:
-            bar.start("filling in the part", len(positions))
-            for number, position in enumerate(positions):
+            bar.start("filling in the part", len(missing))
+            for number, position in enumerate(missing):
                 with suppress(BilrpError):
                     item = _read_original(self.collection, position)
                     batch.append((position, self.part.remove(item, self.encoder)))
-                if len(batch) == MAX_BATCH_SIZE or (batch and number == len(positions) - 1):
-                    done += [p for p, _ in batch]
-                    embeddings.append(self._encode([item for _, item in batch]))
+                if len(batch) == MAX_BATCH_SIZE or number == len(missing) - 1:
+                    embeddings = self._encode([item for _, item in batch]) if batch else []
+                    self.filled |= {p: e for (p, _), e in zip(batch, embeddings, strict=True)}
                     batch = []
                 bar.advance()
+        done = [p for p in positions if p in self.filled]
         if not done:
             raise InputError("the files of the items that have the part cannot be read: restore them")
-        return done, torch.cat(embeddings)
+        return done, torch.stack([self.filled[p] for p in done])
 
     def _make_repair(
         self, method: str, projection: tuple[Tensor, Tensor] | None, report: RepairReport
