@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,47 @@ def test_many_passages_give_what_each_alone_gives(encoder: bilrp.Encoder) -> Non
         (alone,) = bilrp.highlight(encoder, "cats", [passage])
         for a, b in ((hit.query, alone.query), (hit.passage, alone.passage)):
             assert [s.weight for s in a] == pytest.approx([s.weight for s in b], abs=1e-9)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.name)
+def test_passages_of_many_lengths_share_a_run_exactly(architecture: Any, tmp_path: Path) -> None:
+    """Padded together, each passage has the values ⟨P_J, v⟩ of its own parts, in float64."""
+    encoder = bilrp.encoders.sentence(architecture.save(tmp_path), dtype=torch.float64, max_seq_length=60)
+    passages = [
+        PASSAGES[0],
+        "It rains.",
+        "Two dogs run through the snow; one jumps. " * 3,
+        "The kittens rested!",
+    ]
+    hits = bilrp.highlight(encoder, QUERY, passages, matrix=True)
+    asked = bilrp.decompose(encoder, QUERY, regions=words(punctuation="join"))
+    for passage, hit in zip(passages, hits, strict=True):
+        whole = bilrp.decompose(encoder, passage, regions=words(punctuation="join"))
+        scale = float(whole.embedding.norm() * asked.embedding.norm())
+        expected = whole.parts @ asked.embedding / scale
+        assert torch.allclose(hit.values, expected, rtol=0, atol=1e-9)
+        cosine = float(whole.embedding @ asked.embedding) / scale
+        assert hit.score == pytest.approx(cosine, abs=1e-9)
+        rows, columns = hit.sides[0].span_regions, hit.sides[1].span_regions
+        relevance = (asked.parts @ whole.parts.T / scale)[rows][:, columns]
+        assert hit.matrix is not None and torch.allclose(hit.matrix, relevance, rtol=0, atol=1e-9)
+
+
+def test_several_passages_record_one_run(encoder: bilrp.Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost is counted: one run for the query, one for all passages."""
+    runs: list[torch.Size] = []
+    record = bilrp.Encoder.record
+
+    def count(self: bilrp.Encoder, x: torch.Tensor, model_input: torch.Tensor | None = None) -> Any:
+        runs.append(x.shape)
+        return record(self, x, model_input)
+
+    monkeypatch.setattr(bilrp.Encoder, "record", count)
+    bilrp.highlight(encoder, QUERY, ["A cat sat.", "Two dogs run through the snow.", "It rains."])
+    assert len(runs) == 2 and runs[1][:2] == (1, 3)
+    runs.clear()
+    bilrp.highlight(encoder, QUERY, ["A cat sat.", "It rains."], composite=bilrp.composites.transformer())
+    assert len(runs) == 3  # other rules: one by one
 
 
 def test_a_dictionary_is_ready_for_json(encoder: bilrp.Encoder) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -19,13 +19,18 @@ from bilrp.encoder import (
     load_named,
     read_item,
     resolve_encoders,
+    resolve_regions,
 )
 from bilrp.errors import InputError
 from bilrp.inputs import Item, Text
-from bilrp.pipeline import PreparedInput, prepare
-from bilrp.regions import RegionSpec, RegionSpecs, as_spec_pair, words
+from bilrp.pipeline import PreparedInput, check_embedding, distribute_rest, prepare
+from bilrp.regions import Regions, RegionSpec, RegionSpecs, as_spec_pair, words
 from bilrp.similarity import Similarity, resolve_similarity
 from bilrp.trace.fingerprint import hash_weights_once
+
+MAX_RUN_TOKENS = (
+    1024  # of the passages of one recorded run, padding included: more needs memory and saves nothing
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +110,8 @@ def highlight(
 ) -> list[Highlight]:
     """Weigh the words of a query and of each passage by what they contribute to their similarity.
 
-    Each side is a `bilrp.attribute` with the other: the run of the query is recorded once for all passages, and each
-    passage costs its own recorded run and one pull.
+    Each side is a `bilrp.attribute` with the other: the run of the query is recorded once for all passages. Passages of an
+    encoder that takes padded batches (`encoders.sentence`) share recorded runs and pulls; others cost one of each.
 
     Args:
         encoder: as for `bilrp.explain`; of a tuple of two, the second reads the passages.
@@ -137,15 +142,16 @@ def highlight(
         asked = _prepare(reader, item, specs[0], composite)
         # By the cheaper side: the parts of the query, or one pull for each passage.
         parts = asked.decompose().parts if matrix or len(items) > asked.regions.count else None
-        for each, passage in zip(readers, items, strict=True):
-            ready = _prepare(each, passage, specs[1], composite)
-            form = make_form(chosen, asked.embeddings[None], ready.embeddings[None])
-            vectors = form.vectors(1)
-            if matrix:
-                vectors = torch.cat([vectors, form.vectors(1, parts)])
-            values = ready.pull(vectors)
+        mean = asked.mean_embedding
+        results: dict[int, _Hit] = {}
+        for numbers in _group_passages(reader, readers, items, specs[1], composite):
+            run = _PassageRun(readers[numbers[0]], [items[n] for n in numbers], specs[1], composite, mean)
+            pulled = run.pull(chosen, asked.embeddings[None], parts if matrix else None)
+            results |= zip(numbers, pulled, strict=True)
+        for number in range(len(items)):
+            form, attribution, relevance = results[number]
             forms.append(form)
-            hits.append((make_attribution(ready, values[:, 0], [form]), values[:, 1:].T if matrix else None))
+            hits.append((attribution, relevance))
     if not forms:
         return []
     vectors = torch.cat([form.vectors(0) for form in forms])
@@ -157,11 +163,136 @@ def highlight(
     ]
 
 
+_Hit: TypeAlias = tuple[LinearForm, Attribution, Tensor | None]
+
+
+class _PassageRun:
+    """One recorded run for some passages: regions of a passage contribute to its own row of the embeddings only.
+
+    Values of one pull of the vectors of all passages, one after another, are therefore those of each passage alone.
+
+    Args:
+        encoder: reads the passages.
+        items: the passages; several only if the encoder's module makes batches of them.
+        spec: regions.
+        composite: the rules.
+        mean: the mean embedding of the encoder, where its default rules are centered.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        items: Sequence[Item],
+        spec: RegionSpec | None,
+        composite: CompositeLike | None,
+        mean: Tensor | None,
+    ) -> None:
+        self.count, self.mean = len(items), mean
+        if self.count == 1:
+            self.ready = _prepare(encoder, items[0], spec, composite)
+            self.sides = [(self.ready.regions, self.ready.item)]
+            self.embeddings = [self.ready.embeddings[None]]
+            return
+        self.sides = [
+            resolve_regions(encoder, item, _default_spec(item) if spec is None else spec) for item in items
+        ]
+        lengths = [item.x.shape[1] for item in items]
+        x = items[0].x.new_zeros(1, self.count, max(lengths), items[0].x.shape[2])
+        labels, start = torch.full(x.shape[1:], -1), 0
+        for row, (regions, item) in enumerate(self.sides):
+            x[0, row, : lengths[row]] = item.x[0]
+            own = regions.labels.to(labels.device)
+            labels[row, : lengths[row]] = torch.where(own < 0, own, own + start)
+            start += regions.count
+        # Without typical inputs the rules are not centered: `_center` does that for each passage alone.
+        module = encoder.module.make_batch_module(lengths)  # type: ignore[attr-defined]
+        batch = replace(encoder, module=module, typical_inputs=())
+        whole = Regions(labels.to(x.device), start, self.sides[0][0].kind)
+        self.ready = prepare(batch, Item(x), regions=whole)
+        self.embeddings = list(self.ready.embeddings[None].split(1))
+        for embedding in self.embeddings:
+            check_embedding(embedding)
+
+    def pull(self, similarity: Similarity, query: Tensor, parts: Tensor | None) -> list[_Hit]:
+        """Return the form, the attribution, and the relevance [query, passage] of each passage.
+
+        Args:
+            similarity: linear in each embedding.
+            query: its embedding.
+            parts: of the query, for the relevance of pairs; None without it.
+        """
+        forms = [make_form(similarity, query, embedding) for embedding in self.embeddings]
+        rows = [form.vectors(1) for form in forms]
+        if parts is not None:
+            rows = [torch.cat([row, form.vectors(1, parts)]) for row, form in zip(rows, forms, strict=True)]
+        values = self.ready.pull(torch.cat(rows, 1)).split([regions.count for regions, _ in self.sides])
+        if self.mean is not None and self.count > 1:
+            values = [self._center(*each) for each in zip(values, rows, range(self.count), strict=True)]
+        return [
+            (
+                form,
+                Attribution(own[:, 0], form.score, regions, form.name, item.view, item.name),
+                None if parts is None else own[:, 1:].T,
+            )
+            for form, own, (regions, item) in zip(forms, values, self.sides, strict=True)
+        ]
+
+    def _center(self, values: Tensor, vectors: Tensor, number: int) -> Tensor:
+        """Return the values [regions, n] of a passage as `composites.centered` gives them."""
+        assert self.mean is not None
+        embedding = self.embeddings[number].flatten()
+        mean = self.mean * torch.linalg.vector_norm(embedding)
+        return distribute_rest(values, self.sides[number][0], vectors @ (embedding - mean) - values.sum(0))
+
+
+def _group_passages(
+    query_encoder: Encoder,
+    encoders: Sequence[Encoder],
+    items: Sequence[Item],
+    spec: RegionSpec | None,
+    composite: CompositeLike | None,
+) -> list[list[int]]:
+    """Return the numbers of the passages of each run: of similar length, up to `MAX_RUN_TOKENS` with their padding.
+
+    Passages are run together if the query's encoder reads them and all of their tokens are in a region, so that the mean
+    embedding is known and centering needs nothing else.
+    """
+    if spec is not None and not isinstance(spec, str):
+        return [[number] for number in range(len(items))]
+    groups: list[list[int]] = []
+    for number in sorted(
+        range(len(items)), key=lambda n: items[n].x.shape[1] if items[n].x.dim() == 3 else 0
+    ):
+        item, encoder = items[number], encoders[number]
+        last = groups[-1] if groups else []
+        fits = bool(last) and (len(last) + 1) * item.x.shape[1] <= MAX_RUN_TOKENS
+        if (
+            fits
+            and encoders[last[0]] is encoder is query_encoder
+            and _can_batch(encoder, [items[last[0]], item], composite)
+        ):
+            last.append(number)
+        else:
+            groups.append([number])
+    return groups
+
+
+def _can_batch(encoder: Encoder, items: Sequence[Item], composite: CompositeLike | None) -> bool:
+    """Return whether the encoder's module takes these as a padded batch, under its default rules."""
+    make = getattr(encoder.module, "make_batch_module", None)
+    is_default = composite is None and encoder.composite is None and encoder.input_layer is None
+    are_texts = all(item.segment is not None and item.x.dim() == 3 for item in items)
+    return is_default and are_texts and make is not None and make([i.x.shape[1] for i in items]) is not None
+
+
+def _default_spec(item: Item) -> RegionSpec | None:
+    return words(punctuation="join") if item.segment is not None else None
+
+
 def _prepare(
     encoder: Encoder, item: Item, spec: RegionSpec | None, composite: CompositeLike | None
 ) -> PreparedInput:
-    if spec is None and item.segment is not None:
-        spec = words(punctuation="join")
+    spec = _default_spec(item) if spec is None else spec
     return prepare(encoder, item, regions=spec, composite=composite)
 
 

@@ -207,7 +207,14 @@ class PreparedInput:
         if left_out is not None:
             explained = explained + pull_vectors(self.program, left_out, vectors).sum(0)
         wanted = vectors @ (self.embeddings[None] - self.reference_embeddings[None]).flatten()
-        return values + torch.outer(_feature_shares(self.regions).to(values), wanted - explained)
+        return distribute_rest(values, self.regions, wanted - explained)
+
+    @property
+    def mean_embedding(self) -> Tensor | None:
+        """The mean embedding [h] of typical inputs, if the rules are centered."""
+        if not self.is_centered:
+            return None
+        return (self.reference_embeddings[None] / torch.linalg.vector_norm(self.embeddings[None])).flatten()
 
     def begin_refinement(self, max_regions: int | None) -> Refinement:
         """Start a refinement to at most `max_regions` regions, at its coarsest regions."""
@@ -254,7 +261,7 @@ class PreparedInput:
             if left_out is not None:
                 explained = explained + self.compute_parts(left_out)[0].sum(0)
             rest = embedding - flat(reference.to(result)) - explained
-            parts = parts + torch.outer(_feature_shares(regions).to(parts), rest)
+            parts = distribute_rest(parts, regions, rest)
         return Decomposition(
             parts, embedding, regions, origin, self.item.view, plan, name=self.item.name,  # type: ignore[arg-type]
             shape=tuple(result.shape) if projection is None else tuple(embedding.shape),
@@ -262,10 +269,16 @@ class PreparedInput:
         )  # fmt: skip
 
 
-def _feature_shares(regions: Regions) -> Tensor:
-    """Return each region's share of the features of the input, [regions]."""
+def distribute_rest(values: Tensor, regions: Regions, rest: Tensor) -> Tensor:
+    """Return values [regions, n] plus the rest [n] in proportion to the number of features of each region.
+
+    Args:
+        values: One row for each region.
+        regions: The regions.
+        rest: What is distributed; features in no region have their share too, which is not returned.
+    """
     sizes = torch.bincount(regions.labels.flatten() + 1, minlength=regions.count + 1)[1:]
-    return sizes.double() / regions.labels.numel()
+    return values + torch.outer((sizes.double() / regions.labels.numel()).to(values), rest)
 
 
 def _left_out(regions: Regions) -> Regions | None:

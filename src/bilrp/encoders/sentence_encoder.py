@@ -54,6 +54,40 @@ class SentenceModel(nn.Module):
         """Return the last hidden state, one vector per token."""
         return self.transformer(inputs_embeds=x).last_hidden_state
 
+    def make_batch_module(self, lengths: list[int]) -> nn.Module | None:
+        """Return (1, texts, tokens, width) → (texts, h) for texts of these lengths, padded at the end; None if it cannot.
+
+        Row i of the result is the embedding of text i alone: padding is masked, and has no weight in the pooling.
+        """
+        pooling = self.heads[0] if len(self.heads) else None
+        weights = pooling.token_weights(lengths) if isinstance(pooling, Pooling) else None
+        return None if weights is None else _PaddedBatch(self, lengths, weights)
+
+
+class _PaddedBatch(nn.Module):
+    """Padded texts → their embeddings; `weights` [texts, tokens] are those of the pooling."""
+
+    mask: Tensor
+    weights: Tensor
+
+    def __init__(self, model: SentenceModel, lengths: list[int], weights: Tensor):
+        super().__init__()
+        self.model = model
+        like = next(model.parameters())
+        mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+        self.register_buffer("mask", mask.long().to(like.device), persistent=False)
+        self.register_buffer("weights", weights[..., None].to(like), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, offset = x[0], self.model.embedding_offset
+        if offset is not None:
+            x = x - offset[:, : x.shape[1]]
+        hidden = self.model.transformer(inputs_embeds=x, attention_mask=self.mask).last_hidden_state
+        hidden = (hidden * self.weights).sum(1)
+        for head in list(self.model.heads)[1:]:
+            hidden = head(hidden)
+        return hidden
+
 
 def sentence(
     source: str | Path = "minilm",
