@@ -39,7 +39,7 @@ def test_stored_means_are_whole(known) -> None:
 
 @pytest.mark.data
 def test_faces_are_unlike_photographs_and_other_photographs_are_not(data: Path) -> None:
-    """VGG-16: number of groups and quantile were chosen with faces of 20 people; of these others 68 % of pairs are noticed."""
+    """VGG-16: groups and quantile were chosen with faces of 20 people; of the pairs of these others 68 % are noticed."""
     encoder = bilrp.encoders.load("vgg16:31", weights=str(data / "vgg16" / "vgg16_features.safetensors"))
     faces = [sorted(person.glob("*.jpg"))[0] for person in sorted((data / "lfw").iterdir())[20:32]]
     frames = [sorted(clip.glob("*.jpg"))[0] for clip in sorted((data / "ucf_sports").glob("*/*"))[:12]]
