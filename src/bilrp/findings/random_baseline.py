@@ -107,7 +107,7 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
 
 # Photographs: all 2,016 pairs of 64 uncropped images of Pascal VOC 2007, at 128 × 128 pixels
 # (VGG-16) and 224 × 224 (MobileNetV2, EfficientNet-Lite0). Sentences: all 1,770 pairs of the 60 everyday sentences of
-# encoders/text. Measured with benchmarks/random_pairs.py; tests measure some of them again. The hashes are of the weights, for
+# encoders/text. Measured with benchmarks/random_pairs.py; tests measure some of them again. Hashes are of the weights, for
 # VGG-16 of the network up to that layer.
 VGG16_SIDE_PIXELS, MOBILE_SIDE_PIXELS = 128, 224
 MAX_BASELINE_WORDS = 30  # of a text: the sentences have 5 to 12 words, and long texts have larger cosines

@@ -400,11 +400,10 @@ def _describe_account(explanation: ExplanationLike) -> tuple[str, list[AccountCl
         clauses.append(AccountClause("none", "nothing is unattributed"))
     name = explanation.similarity.replace("_", " ") if explanation.is_distance else "score"
     if terms.is_centered:
-        specific = format_number(terms.specific)
-        shared = (
-            f"Any two {_name_input_kind(explanation)}s share {format_number(terms.shared)} of the {name}. "
-        )
-        shared = shared if abs(terms.shared) > NEAR_ZERO_FRACTION * (terms.scale or 0.0) else ""
+        specific, shared = format_number(terms.specific), ""
+        if abs(terms.shared) > NEAR_ZERO_FRACTION * (terms.scale or 0.0):
+            kind = _name_input_kind(explanation)
+            shared = f"Any two {kind}s share {format_number(terms.shared)} of the {name}. "
         if near_zero:
             return f"{shared}What is specific to these two is near zero ({specific}): ", clauses
         return f"{shared}Of what is specific to these two ({specific}) ", clauses

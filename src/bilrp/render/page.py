@@ -233,6 +233,9 @@ def serialize_breakdown(explanation: Explanation) -> dict[str, float]:
         terms |= {"within_a": breakdown.self_terms_a, "within_b": breakdown.self_terms_b}
     if breakdown.special_tokens:
         terms["marks"] = breakdown.special_tokens
+    if breakdown.is_centered:
+        rest = breakdown.unattributed - breakdown.shared
+        return terms | {"shared": breakdown.shared, "unattributed": rest, "score": breakdown.score}
     if explanation.reference_terms is not None:  # the unattributed part in three terms
         against = breakdown.reference_terms_a + breakdown.reference_terms_b
         rest = breakdown.unattributed - breakdown.references

@@ -12,6 +12,7 @@ const ACCOUNT = [
   ["within_b", "B with itself"],
   ["against", "either against the reference"],
   ["references", "reference against reference"],
+  ["shared", "shared by any two"],
   ["rest", "belongs to none of these"],
   ["unattributed", "belongs to no pair"],
   ["score", "score"],
@@ -66,8 +67,10 @@ export function buildAccount({ data, whole }, table, explained) {
 
 /** One sentence: how much of the score the pairs explain. */
 function accountWords(data, whole) {
-  const { unattributed, score, marks = 0 } = data.account;
+  const { unattributed, score, marks = 0, shared = 0 } = data.account;
   const special = marks ? `, ${percent(marks, whole)} by pairs with a special token` : "";
   const source = "rest" in data.account ? "what the reference has in common, which belongs" : "biases and other constants that belong";
-  return `${ofScore(score - unattributed - marks, whole)} is explained by ${nounOf(data)}s${special}; ${percent(unattributed, whole)} comes from ${source} to none.`;
+  const explained = score - shared - unattributed - marks;
+  if ("shared" in data.account) return `Of what is specific to these two ${percent(explained, whole)} is explained by ${nounOf(data)}s${special}.`;
+  return `${ofScore(explained, whole)} is explained by ${nounOf(data)}s${special}; ${percent(unattributed, whole)} comes from ${source} to none.`;
 }

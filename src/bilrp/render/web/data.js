@@ -160,7 +160,8 @@ export async function buildModel(data) {
     differences,
     strongestPair,
     strongestSum: Math.max(strongestPair, largest(shares.a), largest(shares.b), largest(findings.map((f) => f.relevance))),
-    // shares refer to the score; near zero there are none, and the colour scale has the units of the score
-    whole: data.near_zero ? 0 : Math.abs(score),
+    // shares refer to the score, without what any two inputs share; near zero there are none, and the colour scale has the
+    // units of the score
+    whole: data.near_zero ? 0 : Math.abs(score - (data.account.shared ?? 0)),
   });
 }

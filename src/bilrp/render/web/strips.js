@@ -1,3 +1,4 @@
+// @ts-check
 // Rows of inputs whose regions are tinted by their contributions, on one scale; and a table of scores of all pairs.
 
 import { node } from "./dom.js";

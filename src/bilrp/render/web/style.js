@@ -141,6 +141,11 @@ h2 {
   fill: var(--soft);
   background: var(--soft);
 }
+.tally .shared {
+  fill: var(--unattributed);
+  background: var(--unattributed);
+  opacity: 0.45;
+}
 .tally .unattributed {
   fill: var(--unattributed);
   background: var(--unattributed);
@@ -436,7 +441,7 @@ select option {
 .account .negative rect {
   fill: var(--negative);
 }
-.account :is(.unattributed, .against, .references, .rest) rect {
+.account :is(.unattributed, .shared, .against, .references, .rest) rect {
   fill: var(--unattributed);
 }
 .account :is(.marks, .within_a, .within_b, .chosen) rect {

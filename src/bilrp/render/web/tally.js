@@ -1,3 +1,4 @@
+// @ts-check
 // What adds up to the score as one bar with one sentence: terms that raise it from the left, terms that lower it back to it.
 
 import { node, set } from "./dom.js";
@@ -10,6 +11,7 @@ const KINDS = {
   positive: ["positive", "within_a", "within_b"],
   negative: ["negative"],
   special_tokens: ["marks"],
+  shared: ["shared"],
   unattributed: ["unattributed"],
 };
 
