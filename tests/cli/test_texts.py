@@ -46,7 +46,7 @@ def test_two_texts(command, folder: Path) -> None:
     assert code == 0 and err == ""
     assert "  The cat sat.\n  Two kittens rested.\n" in out
     assert "5 × 6 regions" not in out and "6 × 6 regions" in out
-    assert "cat" in out and "kittens" in out and "matches, by their share" in out
+    assert "cat" in out and "kittens" in out and "matches, by their" in out
 
 
 def test_files_and_standard_input(command, folder: Path, tmp_path: Path) -> None:

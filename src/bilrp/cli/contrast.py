@@ -114,7 +114,7 @@ def _print_json(result: Contrast, names: Sequence[str], outputs: Sequence[Path])
 
     a, b, c = result.marginals()
     answer = {
-        "said": result.summary(names),
+        "summary": result.summary(names),
         "similarity": result.toward.similarity,
         "score": result.score,
         "unattributed": result.unattributed,

@@ -191,9 +191,11 @@ def _find_repaired(collection: Collection, repair: Repair, query: Any, count: in
     def share(position: int) -> Tensor:
         return collection.explain(query, position, similarity=repair.similarity).marginals()[0]
 
+    ranked = repair.rank(collection, query, count)
+    rows = collection.read_rows([i for i, _ in ranked])
     return [
-        Neighbour(collection.ids[i], collection.names[i], score, i, partial(share, i))
-        for i, score in repair.rank(collection, query, count)
+        Neighbour(collection.ids[i], collection.names[i], score, i, partial(share, i), lambda row=row: row)
+        for (i, score), row in zip(ranked, rows, strict=True)
     ]
 
 

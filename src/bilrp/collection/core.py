@@ -405,7 +405,7 @@ class Collection:
             best, scores = self.items.top_k(vector, k, similarity, index=index)
         else:
             best, scores = self.items.rank(self.items.find(where), vector, k, similarity)
-        rows = cache(partial(self._read_rows, [int(i) for i in best]))
+        rows = cache(partial(self.read_rows, [int(i) for i in best]))
         return [
             Neighbour(
                 self.ids[i],
@@ -418,7 +418,7 @@ class Collection:
             for n, (i, score) in enumerate(zip(best, scores, strict=True))
         ]
 
-    def _read_rows(self, positions: Sequence[int]) -> list[dict[str, Any]]:
+    def read_rows(self, positions: Sequence[int]) -> list[dict[str, Any]]:
         """Return text, group and metadata of some items."""
         if not positions:
             return []

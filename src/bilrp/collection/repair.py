@@ -334,7 +334,7 @@ def embed_part(
     union = torch.where(torch.isin(own.labels, torch.tensor(numbers)), 0, -1)
     # one label for each token or pixel, which is what inputs with a view accept
     ready = prepare(encoder, replace(item, segment=None), regions=labels(union)(item.x))
-    return ready.compute_parts(ready.partition)[0][0], ready.embeddings[None].flatten()
+    return ready.decompose().parts[0], ready.embeddings[None].flatten()
 
 
 def make_projection(
