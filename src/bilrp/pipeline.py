@@ -345,8 +345,8 @@ def prepare(
         # The tape is dropped here, to free activations that no map references before parts are computed.
         if typical is not None:
             length = torch.linalg.vector_norm(tape.result.double())
-            references = {None: (typical.mean.to(tape.result.device) * length).to(tape.result)}
-            origin["random_cosines"] = summarize_cosines(typical.cosines)
+            references = {**references, None: (typical.mean.to(tape.result.device) * length).to(tape.result)}
+            origin |= {"random_cosines": summarize_cosines(typical.cosines)}
         centered = typical is not None
         return PreparedInput(
             program, resolved, item, origin, project, mode, taps, results, references, centered

@@ -10,9 +10,11 @@ import shutil
 import socket
 import threading
 import weakref
+from collections.abc import MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,7 +200,7 @@ def test_of_a_question_no_more_is_held_than_it_may_have(photographs):
         taken.append(len(piece))
         return {"type": "http.request", "body": piece, "more_body": True}
 
-    async def send(message: dict) -> None:
+    async def send(message: MutableMapping[str, Any]) -> None:
         status.append(message.get("status"))
 
     alone(app(scope("/api/neighbours", "application/json"), receive, send))

@@ -11,6 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import bilrp
+from bilrp import composites
 from bilrp.encoders import downloads, packages, sentence
 from bilrp.errors import InputError
 from bilrp.inputs import Item, Text
@@ -62,7 +63,7 @@ def test_three_lines_explain_a_cosine(minilm: bilrp.Encoder) -> None:
     assert (names_a[best.a], names_b[best.b]) == ("cat", "kitten")
     assert names_a[0] == "[CLS]" and names_a[-1] == "[SEP]"
     assert found.score == pytest.approx(float(found.relevance.sum()) + found.unattributed, abs=1e-6)
-    assert found.a.origin["composite"] == "transformer(0)"
+    assert found.a.origin["composite"] == "centered(transformer(0))"
 
 
 def test_embeddings_are_those_of_a_padded_batch(minilm: bilrp.Encoder, folder: Path) -> None:
@@ -101,7 +102,7 @@ def test_parts_equal_a_plain_implementation(folder: Path, features: Literal["wor
     numbers = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
     parts, embedding = parts_and_embedding(folder, numbers, normalise=True, features=features)
     for mode in ("push", "pull"):
-        found = bilrp.decompose(encoder, text, mode=mode)
+        found = bilrp.decompose(encoder, text, mode=mode, composite=composites.transformer())
         torch.testing.assert_close(found.embedding, torch.from_numpy(embedding), rtol=0, atol=1e-10)
         torch.testing.assert_close(found.parts, torch.from_numpy(parts), rtol=0, atol=1e-8)
 
@@ -131,7 +132,7 @@ def test_padding_changes_no_part(exact: bilrp.Encoder) -> None:
         return torch.nn.functional.normalize(hidden[:, :count].mean(1))
 
     found = bilrp.decompose(by_hand, padded)
-    alone = bilrp.decompose(exact, x, regions=bilrp.regions.tokens())
+    alone = bilrp.decompose(exact, x, regions=bilrp.regions.tokens(), composite=composites.transformer())
     torch.testing.assert_close(found.embedding, alone.embedding, rtol=0, atol=1e-12)
     torch.testing.assert_close(found.parts[:count], alone.parts, rtol=0, atol=1e-12)
     assert float(found.parts[count:].abs().max()) == 0

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import bilrp
+from bilrp.composites import transformer
 from bilrp.encoders import sentence
 from bilrp.errors import BilrpError, InputError
 from bilrp.inputs import Item, Text
@@ -78,13 +79,15 @@ def test_embeddings_are_those_of_transformers(saved: tuple[Architecture, Path]) 
 def test_push_equals_pull_and_words_sum_their_subwords(saved: tuple[Architecture, Path]) -> None:
     _, folder = saved
     encoder = load(folder)
-    pushed, pulled = (bilrp.decompose(encoder, TEXTS[0], mode=mode) for mode in ("push", "pull"))
+    pushed, pulled = (
+        bilrp.decompose(encoder, TEXTS[0], mode=mode, composite=transformer()) for mode in ("push", "pull")
+    )
     largest = float(pushed.parts.abs().max())
     assert float((pushed.parts - pulled.parts).abs().max()) < 1e-9 * largest
     assert pushed.origin["composite"] == "transformer(0)"
     torch.testing.assert_close(pushed.embedding, embedding(encoder, TEXTS[0]))
     torch.testing.assert_close(pushed.parts.sum(0) + pushed.unattributed, pushed.embedding)
-    tokens = bilrp.decompose(load(folder, regions="tokens"), TEXTS[0])
+    tokens = bilrp.decompose(load(folder, regions="tokens"), TEXTS[0], composite=transformer())
     assert tokens.parts.shape[0] > pushed.parts.shape[0]
     torch.testing.assert_close(tokens.parts.sum(0), pushed.parts.sum(0), rtol=0, atol=1e-9 * largest)
     assert pushed.regions.names is not None and "unbelievably" in pushed.regions.names
@@ -99,7 +102,7 @@ def test_nothing_is_lost_without_biases(saved: tuple[Architecture, Path], tmp_pa
     for name, weight in weights.items():
         weights[name] = torch.zeros_like(weight) if name.endswith("bias") and weight.dim() == 1 else weight
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    found = bilrp.decompose(load(tmp_path, features="sum"), TEXTS[0])
+    found = bilrp.decompose(load(tmp_path, features="sum"), TEXTS[0], composite=transformer())
     scale = float(found.embedding.norm())
     assert float(found.unattributed.norm()) < 1e-6 * scale  # norms in float32 leave their rounding
     torch.testing.assert_close(
@@ -127,7 +130,9 @@ def test_the_model_is_untouched(saved: tuple[Architecture, Path]) -> None:
 def test_parts_equal_a_plain_implementation(bert: Path, features: str) -> None:
     from bert_reference import parts_and_embedding
 
-    found = bilrp.decompose(load(bert, regions="tokens", features=features), TEXTS[0])
+    found = bilrp.decompose(
+        load(bert, regions="tokens", features=features), TEXTS[0], composite=transformer()
+    )
     numbers = transformers.AutoTokenizer.from_pretrained(bert)(TEXTS[0])["input_ids"]
     parts, whole = parts_and_embedding(bert, numbers, normalise=False, features=features)
     torch.testing.assert_close(found.embedding, torch.from_numpy(whole), rtol=0, atol=1e-12)

@@ -142,8 +142,17 @@ def sentence(
         regions=tokens(),
         name=name,
         similarity="cosine",
-        typical_inputs=read_everyday_sentences(),
+        typical_inputs=_read_typical_inputs(reader),
     )
+
+
+def _read_typical_inputs(reader: TextReader) -> tuple[Any, ...]:
+    """Return unrelated inputs: sentences or, where the encoder's regions are spans of one text, sentences read by words."""
+    sentences = read_everyday_sentences()
+    if isinstance(reader.regions, str):
+        return sentences
+    by_words = replace(reader, regions="words")
+    return tuple(by_words(each) for each in sentences)
 
 
 @cache

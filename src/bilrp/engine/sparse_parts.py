@@ -145,9 +145,10 @@ class SparseParts:
     @property
     def dense_parts(self) -> Tensor:
         """Dense parts [regions, C·H·W]; threads that compute them twice get the same result."""
-        if "dense_parts" not in self.memo:
-            self.memo["dense_parts"] = self._compute_dense_parts()
-        return self.memo["dense_parts"]
+        key = f"dense_parts {self.dtype}"
+        if key not in self.memo:
+            self.memo[key] = self._compute_dense_parts()
+        return self.memo[key]
 
     def _compute_dense_parts(self) -> Tensor:
         out = lazy_zeros(*self.shape, self.chunks[0].values.new_empty(0, dtype=self.dtype))

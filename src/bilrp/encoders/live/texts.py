@@ -23,7 +23,7 @@ from bilrp.encoders.live.token_reader import (
     bytes_to_text,
     text_to_bytes,
 )
-from bilrp.encoders.sentence_encoder import UNLIMITED_TOKENS, count_positions
+from bilrp.encoders.sentence_encoder import UNLIMITED_TOKENS, count_positions, read_everyday_sentences
 from bilrp.encoders.text import st_folder
 from bilrp.encoders.text.heads import Normalize, Pooling
 from bilrp.encoders.text.reader import TOKENIZER_LOCK
@@ -326,6 +326,8 @@ def build_text_encoder(
         input_layer=layer,
         similarity=similarity,
         embedding_space=space,
+        # captions of images are unlike sentences, and their encoder is compared with another one
+        typical_inputs=() if embedding_space or not isinstance(regions, str) else read_everyday_sentences(),
     )
 
 
