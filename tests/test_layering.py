@@ -16,7 +16,8 @@ import bilrp_studies
 
 PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
 RESULT_MODULES = {
-    "attribution", "decomposition", "explanation", "groups", "highlights", "many", "pipeline", "set_comparison",
+    "attribution", "decomposition", "explanation", "groups", "highlights", "many", "mean_embedding", "pipeline",
+    "set_comparison",
 }  # fmt: skip
 ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
 PUBLIC_NAMESPACES = {"baselines", "composites"}  # names of other packages under a short name
@@ -40,7 +41,11 @@ ALLOWED_IMPORTS = {
     "io": {"similarity"},
     "encoder": {"inputs", "regions", "rules", "similarity", "trace"},
     "decomposition": {"encoder", "engine", "inputs", "io", "regions"},
-    "pipeline": {"decomposition", "encoder", "engine", "inputs", "progress", "regions", "rules", "similarity", "trace"},
+    "mean_embedding": {"encoder", "inputs"},
+    "pipeline": {
+        "decomposition", "encoder", "engine", "inputs", "mean_embedding", "progress", "regions", "rules", "similarity",
+        "trace",
+    },
     "attribution": {"encoder", "inputs", "pipeline", "regions", "similarity"},
     "highlights": {"attribution", "encoder", "inputs", "pipeline", "regions", "similarity", "trace"},
     "explanation": {

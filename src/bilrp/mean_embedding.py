@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from bilrp.encoder import MODEL_RUN_LOCK, Encoder, read_item
 from bilrp.errors import InputError
 from bilrp.inputs import Item
 
+QUANTILE_PERCENTS = (0, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 _lock = threading.Lock()
 _computed: weakref.WeakKeyDictionary[Encoder, tuple[str, TypicalEmbeddings]] = weakref.WeakKeyDictionary()
 
@@ -26,6 +28,15 @@ class TypicalEmbeddings:
 
     mean: Float[Tensor, " h"]
     cosines: tuple[float, ...]
+
+    def summarize_cosines(self) -> dict[str, Any]:
+        """Return the number of pairs and the quantiles of their cosines by percent, as JSON for the origin of parts."""
+        quantiles = np.percentile(self.cosines, QUANTILE_PERCENTS) if self.cosines else []
+        rounded = {
+            str(p): round(float(q), 3)
+            for p, q in zip(QUANTILE_PERCENTS, quantiles, strict=bool(len(quantiles)))
+        }
+        return {"pairs": len(self.cosines), "quantiles": rounded}
 
 
 def find_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbeddings | None:

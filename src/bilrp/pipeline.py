@@ -36,7 +36,6 @@ from bilrp.engine.refinement import Refinement, start_refinement
 from bilrp.engine.remainder import locate_remainder
 from bilrp.engine.sparse_parts import AnyParts, densify
 from bilrp.errors import InputError, RuleError
-from bilrp.findings.random_baseline import summarize_cosines
 from bilrp.inputs import Item, Text
 from bilrp.mean_embedding import compute_typical_embeddings, find_typical_embeddings
 from bilrp.progress import progress_bar
@@ -346,7 +345,7 @@ def prepare(
         if typical is not None:
             length = torch.linalg.vector_norm(tape.result.double())
             references = {**references, None: (typical.mean.to(tape.result.device) * length).to(tape.result)}
-            origin |= {"random_cosines": summarize_cosines(typical.cosines)}
+            origin |= {"random_cosines": typical.summarize_cosines()}
         centered = typical is not None
         return PreparedInput(
             program, resolved, item, origin, project, mode, taps, results, references, centered

@@ -142,7 +142,8 @@ def sentence(
         regions=tokens(),
         name=name,
         similarity="cosine",
-        typical_inputs=_read_typical_inputs(reader),
+        # one embedding for each token has no mean over texts
+        typical_inputs=() if module.heads[0].modes == ("tokens",) else _read_typical_inputs(reader),
     )
 
 

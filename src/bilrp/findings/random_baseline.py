@@ -50,16 +50,6 @@ def compute_baseline(cosines: Sequence[float] | np.ndarray, *, pairs: str = RAND
     return RandomBaseline(len(cosines), tuple(float(q) for q in quantiles), pairs)
 
 
-def summarize_cosines(cosines: Sequence[float]) -> dict[str, Any]:
-    """Return the cosines of random pairs as JSON, for the origin of a decomposition: their number and quantiles.
-
-    >>> summarize_cosines([0.1, 0.2, 0.3])["pairs"]
-    3
-    """
-    baseline = compute_baseline(cosines)
-    return {"pairs": baseline.pair_count, "quantiles": [round(q, 3) for q in baseline.quantiles]}
-
-
 def judge(cosine: float, baseline: RandomBaseline) -> tuple[str, str]:
     """Return a verdict on a cosine in words, and the comparison with random pairs that it rests on.
 
@@ -89,9 +79,9 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
     >>> look_up_baseline({"encoder": "mine", "weights": "0123456789abcdef"}, (128, 128)) is None
     True
     """
-    weights, measured = str(origin.get("weights")), origin.get("random_cosines")
-    if measured:
-        return RandomBaseline(measured["pairs"], tuple(measured["quantiles"]), SENTENCES)
+    weights, measured = str(origin.get("weights")), _read_measured(origin.get("random_cosines"))
+    if measured is not None:
+        return measured
     if weights in TEXT_BASELINES:
         return TEXT_BASELINES[weights]
     layer = VGG16_LAYER_BY_WEIGHTS.get(weights)
@@ -103,6 +93,15 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
         if layer is None
         else VGG16_BASELINES.get(origin.get("layer", layer))
     )
+
+
+def _read_measured(stored: Any) -> RandomBaseline | None:
+    """Return the baseline that was measured with the encoder's typical inputs; None for anything else."""
+    try:
+        quantiles = tuple(float(stored["quantiles"][str(percent)]) for percent in QUANTILE_PERCENTS)
+        return RandomBaseline(int(stored["pairs"]), quantiles, SENTENCES)
+    except (KeyError, TypeError, ValueError):  # stored files may hold anything
+        return None
 
 
 # Photographs: all 2,016 pairs of 64 uncropped images of Pascal VOC 2007, at 128 × 128 pixels
