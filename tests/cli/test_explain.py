@@ -133,7 +133,7 @@ def test_the_sentence_and_the_findings_come_first_and_single_pairs_on_demand(pla
     )
     assert [f["relevance"] for f in about["findings"]] == [f.relevance for f in explanation.findings()]
     for finding in about["findings"][:6]:
-        assert finding["label"] in plain and "px" in finding["label"]
+        assert finding["label"] in plain and "px" not in finding["label"]
     assert plain.index("Cosine") < plain.index("matches, by") < plain.index("unattributed  ")
     assert "pairs of regions" not in plain and "strongest pairs of regions" in with_pairs
     assert about["top"][0]["a"]["place"] in with_pairs, "in the photograph, not in rows of the input"

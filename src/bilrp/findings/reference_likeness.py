@@ -36,7 +36,7 @@ class PhotographMean(NamedTuple):
 def pool_embedding(embedding: np.ndarray) -> np.ndarray | None:
     """Return the means of groups of coordinates, of length one; None if the embedding cannot be divided into groups.
 
-    >>> pool_embedding(np.ones(512))[0]
+    >>> float(pool_embedding(np.ones(512))[0])
     0.0625
     """
     if embedding.size % GROUPS or not np.any(embedding):
