@@ -47,7 +47,7 @@ def run(encoder: Encoder, text: str = DEFAULT_TEXT, *, rounds: int = 3) -> tuple
     >>> [row.name for row in run(bilrp.encoders.sentence(), rounds=1)][:2]  # doctest: +SKIP
     ['one forward pass', 'bilrp, all words at once']
     """
-    bilrp.decompose(encoder, text)  # embeds the typical inputs, once for each encoder
+    decompose(encoder, text)  # embeds the typical inputs, once for each encoder
     methods = _methods(encoder, text)
     work = {name: times * count_flops(each) for name, (each, times) in methods.items()}
     spent = {name: times * time_cpu(each, rounds) for name, (each, times) in methods.items()}
