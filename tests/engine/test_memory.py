@@ -88,8 +88,9 @@ def test_the_planned_peak_is_the_measured_one(name, gamma, mode):
             model, x, regions=regions, composite=composites.uniform(gamma), mode=mode
         )
     planned = assert_not_none(decomposition.plan).peak_bytes
-    # A plan may count up to 1.7 times what is used (1.6 for windows of the small residual net), never much less.
-    assert planned / 1.7 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
+    # The windows of the residual net are planned at 1.6 times what they use; everything else is within 1.5.
+    over = 1.7 if (name, gamma, mode) == ("residual", 0.0, "push") else 1.5
+    assert planned / over <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
 
 
 def test_layers_that_are_kept_without_their_zeros_count_as_what_they_take(monkeypatch):
