@@ -136,11 +136,11 @@ def test_the_default_is_chosen_by_what_is_on_the_tape() -> None:
     assert chosen == {
         "mlp": "uniform(0.25)",
         "vgg": "uniform(0.25)",
-        "residual": "graded(0.5, 0.25, 0, 0)",
+        "residual": "graded(0.5, 0.25, 0.1, 0)",
         "transformer-first": "transformer(0)",
         "bert": "transformer(0)",
         "vit": "transformer(0)",  # a patch embedding does not make it convolutional
-        "mobile": "graded(0.5, 0.25, 0, 0)",  # batch norm
+        "mobile": "graded(0.5, 0.25, 0.1, 0)",  # batch norm
         "hybrid": "conv_attention(0.25)",
     }
 

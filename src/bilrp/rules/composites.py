@@ -33,7 +33,7 @@ GradedBias: TypeAlias = Literal["position", "inputs", "rest"]
 """Where the biases of a convolutional network go, see `graded`."""
 
 GRADED_BIAS_OPTIONS: tuple[GradedBias, ...] = get_args(GradedBias)
-DEFAULT_GAMMAS = (0.5, 0.25, 0.0, 0.0)
+DEFAULT_GAMMAS = (0.5, 0.25, 0.1, 0.0)  # the paper's, for VGG-16
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -160,8 +160,7 @@ def graded(gammas: Sequence[float] = DEFAULT_GAMMAS, *, bias: GradedBias = "posi
     """The paper's schedule for any convolutional network: γ falls with depth and is 0 at the last feature maps.
 
     A layer's depth is the size of its feature map: the last γ is for the network's smallest map, the one before it for
-    maps of twice that side, and so on; the first is for all larger ones. The paper's values for VGG-16 are
-    `graded((0.5, 0.25, 0.1, 0.0), bias="rest")`.
+    maps of twice that side, and so on; the first is for all larger ones. The defaults are the paper's values for VGG-16.
 
     Args:
         gammas: γ by map, from the largest map to the smallest.
@@ -170,7 +169,7 @@ def graded(gammas: Sequence[float] = DEFAULT_GAMMAS, *, bias: GradedBias = "posi
             the regions at its positions. "inputs": all go to the inputs. "rest": all are left unattributed.
 
     >>> graded().name, graded((0.25,), bias="rest").name
-    ('graded(0.5, 0.25, 0, 0)', 'graded(0.25, bias=rest)')
+    ('graded(0.5, 0.25, 0.1, 0)', 'graded(0.25, bias=rest)')
     """
     if not gammas:
         raise RuleError("graded needs at least one gamma, as in graded((0.5, 0.25, 0.1, 0.0))")
@@ -271,12 +270,13 @@ def attnlrp(gamma: float = 0.0) -> Composite:
 
 
 def centered(composite: CompositeLike) -> Composite:
-    """Decompose φ(x) − μ‖φ(x)‖, with μ the mean of the normalized embeddings of the encoder's `typical_inputs`.
+    """Decompose φ(x) − μ‖φ(x)‖, with μ the mean of the normalized embeddings of unrelated inputs.
 
-    Some encoders give any two inputs a high cosine, because all embeddings point in one direction. μ is what they share:
-    it is no longer attributed to regions but stays as the known part of `unattributed`, and the relevance of pairs adds
-    up to what is specific to the two inputs, ⟨φ/‖φ‖ − μ, φ'/‖φ'‖ − μ⟩ for cosine. What the rules leave of φ(x) − μ‖φ(x)‖
-    is distributed evenly over the features of the input.
+    μ is the encoder's `mean_embedding`, or computed from its `typical_inputs`. Some encoders give any two inputs a high
+    cosine, because all embeddings point in one direction. μ is what they share: it is no longer attributed to regions but
+    stays as the known part of `unattributed`, and the relevance of pairs adds up to what is specific to the two inputs,
+    ⟨φ/‖φ‖ − μ, φ'/‖φ'‖ − μ⟩ for cosine. What the rules leave of φ(x) − μ‖φ(x)‖ is distributed evenly over the features of
+    the input.
 
     Args:
         composite: The rules.
