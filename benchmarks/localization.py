@@ -1,10 +1,10 @@
 """Does an explanation match what corresponds? python benchmarks/localization.py ENCODER PHOTOGRAPHS [COUNT [COMPOSITE]]
 
 Each photograph is compared with itself shifted, mirrored, rotated and enlarged, so that the true partner of every region is
-known. Prints a row of a table: the unattributed share of the score (median), relevance on true matches (positive relevance
-as a multiple of chance, and signed), and hits (how often the strongest partner of a region is a true match). A match is
-true within one region of the exact position. Baselines: products of positions of the last feature map, PAIR-X, and the
-same place. `bilrp study arena` has more of both, and counts only what moves by more than a region.
+known. Prints a row of a table: the unattributed share of what is specific to the pair (median), relevance on true matches
+(positive relevance as a multiple of chance, and signed), and hits (how often the strongest partner of a region is a true
+match). A match is true within one region of the exact position. Baselines: products of positions of the last feature map,
+PAIR-X, and the same place. `bilrp study arena` has more of both, and counts only what moves by more than a region.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def compare(
                 "PAIR-X": bilrp.baselines.pairx(encoder, x, y, regions=REGION_SIDE, similarity="cosine"),
             }
             for name, explanation in explanations.items():
-                unattributed = explanation.unattributed / explanation.score
+                terms = explanation.breakdown
+                unattributed = (terms.unattributed - terms.shared) / terms.specific
                 rows[name].append([unattributed, *measure(explanation.relevance, pixel_map, a.regions)])
             rows["same place"].append([0.0, *measure(torch.eye(a.regions.count), pixel_map, a.regions)])
     return rows

@@ -3,7 +3,8 @@
     python benchmarks/random_pairs.py minilm                     60 everyday sentences
     python benchmarks/random_pairs.py mobilenet PHOTOGRAPHS      64 photographs of a folder
 
-It prints the hash of the weights, the number of pairs and their quantiles, and for photographs the mean of their embeddings.
+It prints the hash of the weights, the number of pairs and their quantiles, and for photographs the mean of their embeddings,
+which it also writes to src/bilrp/encoders/photograph_means.safetensors if the embedding is pooled over positions.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 import bilrp
 from bilrp.encoder import read_item
+from bilrp.encoders.photograph_means import MEANS_FILE, hash_module
 from bilrp.encoders.sentence_encoder import read_everyday_sentences
 from bilrp.findings.random_baseline import RandomBaseline, compute_baseline
 from bilrp.findings.reference_likeness import measure_mean
@@ -69,7 +73,22 @@ def main(name: str, folder: str | None = None) -> None:
     print(f"{name}, weights {weights}, input {tuple(item.x.shape)}: {baseline.pair_count:,} pairs")
     print(f"({', '.join(f'{quantile:.3f}' for quantile in baseline.quantiles)})")
     if folder is not None:
-        print(measure_mean(list(embed_inputs(encoder, inputs).numpy())))
+        rows = embed_inputs(encoder, inputs)
+        print(measure_mean(list(rows.numpy())))
+        if isinstance(encoder.module, nn.Module) and encoder.similarity == "cosine":
+            store_mean(getattr(encoder.module, "model", encoder.module), rows)
+
+
+def store_mean(module: nn.Module, rows: torch.Tensor) -> None:
+    """Add the mean of normalized embeddings to the file of means.
+
+    Args:
+        module: the network whose weights identify the mean.
+        rows: the embeddings.
+    """
+    means = load_file(MEANS_FILE) if MEANS_FILE.exists() else {}
+    means[hash_module(module)] = torch.nn.functional.normalize(rows).mean(0).float()
+    save_file(dict(sorted(means.items())), MEANS_FILE)
 
 
 if __name__ == "__main__":

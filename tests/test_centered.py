@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -134,3 +135,11 @@ def test_a_saved_explanation_keeps_its_shares(encoder: bilrp.Encoder, tmp_path) 
     loaded = bilrp.Explanation.load(explanation.save(tmp_path / "e.safetensors"))
     assert loaded.breakdown == explanation.breakdown
     assert loaded.breakdown.is_centered
+
+
+def test_a_known_mean_embedding_needs_no_typical_inputs(encoder: bilrp.Encoder) -> None:
+    known = replace(encoder, typical_inputs=(), mean_embedding=mean_of(encoder))
+    plain, same = (bilrp.explain(each, *make_inputs()) for each in (encoder, known))
+    assert same.a.origin["composite"] == plain.a.origin["composite"]
+    assert torch.allclose(same.relevance, plain.relevance, atol=1e-12)
+    assert same.breakdown.shared == pytest.approx(plain.breakdown.shared, abs=1e-12)

@@ -61,6 +61,8 @@ class Encoder:
         similarity: the default similarity; None is "cosine".
         typical_inputs: unrelated inputs. With them the default rules are `composites.centered`: what all inputs share is
             told apart from what is specific to a pair.
+        mean_embedding: the mean of the normalized embeddings of unrelated inputs, where it is known: as `typical_inputs`,
+            without running them.
 
     >>> encoder = Encoder(module=torch.nn.Linear(4, 2), name="toy")
     >>> encoder.name
@@ -79,6 +81,7 @@ class Encoder:
     input_layer: str | None = None
     similarity: str | Similarity | None = None
     typical_inputs: tuple[Any, ...] = ()
+    mean_embedding: Tensor | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.operations, Op | str):
@@ -347,7 +350,7 @@ def resolve_composite(
     if chosen is not None:
         return as_composite(chosen)
     default = choose_composite(tape)
-    return centered(default) if encoder.typical_inputs else default
+    return centered(default) if encoder.typical_inputs or encoder.mean_embedding is not None else default
 
 
 def make_view(encoder: Encoder, x: Tensor) -> View | None:

@@ -206,7 +206,7 @@ class _PassageRun:
             start += regions.count
         # Without typical inputs the rules are not centered: `_center` does that for each passage alone.
         module = encoder.module.make_batch_module(lengths)  # type: ignore[attr-defined]
-        batch = replace(encoder, module=module, typical_inputs=())
+        batch = replace(encoder, module=module, typical_inputs=(), mean_embedding=None)
         whole = Regions(labels.to(x.device), start, self.sides[0][0].kind)
         self.ready = prepare(batch, Item(x), regions=whole)
         self.embeddings = list(self.ready.embeddings[None].split(1))

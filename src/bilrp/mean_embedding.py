@@ -40,12 +40,14 @@ class TypicalEmbeddings:
 
 
 def find_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbeddings | None:
-    """Return what was computed for these weights, or None.
+    """Return what is known or was computed for these weights, or None.
 
     Args:
         encoder: The encoder.
         fingerprint: Hash of the weights, as on a tape.
     """
+    if encoder.mean_embedding is not None:
+        return TypicalEmbeddings(encoder.mean_embedding.double().flatten(), ())
     with _lock:
         known, embeddings = _computed.get(encoder, ("", None))
     return embeddings if known == fingerprint else None
@@ -61,7 +63,7 @@ def compute_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmb
     if not encoder.typical_inputs:
         raise InputError(
             f"composites.centered needs unrelated inputs of {encoder.name or 'the encoder'} for the mean embedding: "
-            "bilrp.Encoder(..., typical_inputs=(...))"
+            "bilrp.Encoder(..., typical_inputs=(...)), or mean_embedding="
         )
     unit = torch.nn.functional.normalize(embed_typical_inputs(encoder).double(), dim=1)
     pairs = (unit @ unit.T)[tuple(torch.triu_indices(len(unit), len(unit), 1))]

@@ -17,6 +17,7 @@ from bilrp.encoder import read_item
 from bilrp.encoders import efficientnet, mobilenet
 from bilrp.encoders.downloads import WeightsError, cache_folder
 from bilrp.encoders.mobile_cnns import EFFICIENTNET, MOBILENET, Architecture, ConvNormActivation, MobileCNN
+from bilrp.encoders.photograph_means import find_photograph_mean, hash_module
 from bilrp.errors import InputError
 from vision_folders import randomize_weights
 
@@ -56,7 +57,7 @@ def test_weights_find_their_places(maker, design: Architecture, tmp_path: Path) 
         bilrp.decompose(double, x.double(), regions=regions, mode=m, project=8) for m in ("push", "pull")
     )
     assert float((push.parts - pull.parts).abs().max()) < 1e-9 * float(push.parts.abs().max())
-    assert push.origin["composite"] == "graded(0.5, 0.25, 0, 0)"
+    assert push.origin["composite"] == "graded(0.5, 0.25, 0.1, 0)"
     # the random projection of the embedding, of which nothing is left
     assert float(push.unattributed.abs().max()) < 1e-9 * float(push.embedding.abs().max())
 
@@ -92,31 +93,49 @@ def test_a_planted_patch_is_found(maker, design: Architecture) -> None:
     photographs = sorted((data / "pascal_voc" / "images").glob("*.jpg"))
     if not all((home / name).is_file() for name in package.members) or len(photographs) < 3:
         pytest.skip("needs the network's weights in the cache and the photographs of BILRP_DATA")
-    encoder, side, step = maker(size=96), 48, 24
-    blur = evaluation.blur_baseline(24)
+    encoder, side, step = maker(), 96, 32
+    blur = evaluation.blur_baseline(step)
     # the middle of a photograph, on two others without their detail
     with Image.open(photographs[7]) as whole:
         patch = F.interpolate(read_item(encoder, whole).x, (side, side), mode="bilinear", antialias=True)[0]
     a, b = (blur(read_item(encoder, path).x) for path in photographs[:2])
-    a, b, where = evaluation.paste_patch(a, b, patch=patch, at_a=(0, step), at_b=(2 * step, 0))
-    found = bilrp.explain(encoder, a, b, regions=bilrp.regions.grid(step), similarity="dot")
-    pasted = evaluation.match_pasted_regions(where, found.a.regions, found.b.regions)
-    assert evaluation.relevance_share(found, pasted).signed >= 5 * float(pasted.mean())
+    a, b, where = evaluation.paste_patch(a, b, patch=patch, at_a=(0, step), at_b=(4 * step, 3 * step))
+    explanation = bilrp.explain(encoder, a, b, regions=step)
+    pasted = evaluation.match_pasted_regions(where, explanation.a.regions, explanation.b.regions)
+    assert evaluation.relevance_share(explanation, pasted).lift >= 5
+    first = explanation.findings(1)[0]
+    assert pasted.any(1)[list(first.a)].float().mean() > 0.5, "patch with patch comes first"
+    assert pasted.any(0)[list(first.b)].float().mean() > 0.5
+    # what any two photographs share is known, and nothing else is left
+    terms = explanation.breakdown
+    assert explanation.a.origin["composite"] == "centered(graded(0.5, 0.25, 0.1, 0))"
+    assert terms.unattributed - terms.shared == pytest.approx(0, abs=1e-4)
+    assert float(explanation.relevance.sum()) == pytest.approx(terms.specific, abs=1e-4)
     # γ alone, whose leftovers these rules were chosen against, leaves almost all
-    alone = bilrp.explain(
-        encoder,
-        a,
-        b,
-        regions=bilrp.regions.grid(step),
-        composite=bilrp.composites.uniform(0.25),
-        similarity="dot",
-    )
-    assert abs(alone.unattributed) > 0.95 * alone.score
-    assert abs(found.unattributed) < 0.4 * found.score
-    assert (
-        abs(
-            found.unattributed
-            - sum(map(float, (*(t.sum() for t in found.reference_terms or ()), found.reference_score)))
-        )
-        < 1e-3
-    )
+    alone = bilrp.explain(encoder, a, b, regions=step, composite=bilrp.composites.uniform(0.25))
+    assert abs(alone.unattributed) > 0.9 * alone.score
+
+
+def test_means_are_found_by_the_values_of_the_weights() -> None:
+    torch.manual_seed(0)
+    network = MobileCNN(MOBILENET)
+    assert find_photograph_mean(network) is None
+    key = hash_module(network)
+    assert hash_module(network.double()) == key
+    with torch.no_grad():
+        next(network.parameters()).view(-1)[0] += 1e-3
+    assert hash_module(network) != key
+
+
+@pytest.mark.data
+def test_resnet50_has_a_mean_embedding_of_photographs() -> None:
+    data = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (data / "resnet50").is_dir():
+        pytest.skip("needs BILRP_DATA with resnet50")
+    encoder = bilrp.encoders.load(f"vision:{data / 'resnet50'}")
+    photographs = sorted((data / "pascal_voc" / "images").glob("*.jpg"))[:8]
+    assert encoder.mean_embedding is not None
+    with torch.no_grad():
+        rows = [encoder.module(read_item(encoder, path).x).flatten() for path in photographs]
+    likeness = torch.stack([F.cosine_similarity(row.double(), encoder.mean_embedding, dim=0) for row in rows])
+    assert float(likeness.min()) > 0.3, "each photograph is like the mean"

@@ -13,6 +13,7 @@ from bilrp.encoder import Encoder
 from bilrp.encoders import hf_checkpoint
 from bilrp.encoders.image_processor import load_image_processor
 from bilrp.encoders.images import position_regions
+from bilrp.encoders.photograph_means import find_photograph_mean
 from bilrp.errors import InputError
 from bilrp.regions import RegionFunction, Regions
 
@@ -85,6 +86,7 @@ def vision(
         name=f"vision:{source}" + (f" (pooling={pooling})" if pooling else ""),
         to_image=processor.to_image,
         similarity="cosine",
+        mean_embedding=find_photograph_mean(model) if chosen == "pooler" else None,
     )
 
 

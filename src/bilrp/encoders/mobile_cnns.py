@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bilrp.encoder import Encoder
 from bilrp.encoders import images, packages
 from bilrp.encoders.downloads import Package, WeightsError, fetch
+from bilrp.encoders.photograph_means import find_photograph_mean
 from bilrp.errors import InputError
 
 if TYPE_CHECKING:
@@ -202,6 +203,7 @@ def _build_encoder(
         name=architecture.name,
         to_image=partial(images.to_image, mean=architecture.mean, std=architecture.std),
         similarity="cosine",
+        mean_embedding=find_photograph_mean(module),
     )
 
 

@@ -25,4 +25,11 @@ PHOTOGRAPH_MEANS = {
         "zsfvpL/PrHiVn62ue7HZrqWur5+Ds4mntKO5mLG8nA==",
         0.716,
     ),
+    "f578c122ee43e28b": PhotographMean(  # ResNet-50 (transformers)
+        "cmRtWnVjd11/Um1XkoFZ/3+/XFmRZGJidmBvgFBYU1eGgH5udlValHBvTWxXaW9+YHJ2ZWGRZE2EbX6IbXdtf32dgG5ablhhV4hl"
+        "YWNxWlqFkYdoZW5dYGBOYGd3hYNbhmdjW39YZVViZm9hbnxTgZR3bGZlc4J8dWNjd1xiaY9VUV5biGeTVFNibIeVYViQYHhagWly"
+        "TWSFWl5Yfm5QcH5ohW1mb1Z2b4qBcmtmYnFwanp+bHRoaHJbY4BQY3xoZlpbbm5pWHBufV5VYlhgaGlHXGR5bHt3clN3Z2ZfZGJl"
+        "hXlnj1tuWmB0cndXRIdvTXJYeXluhFdMklNLZGxedA==",
+        0.839,
+    ),
 }

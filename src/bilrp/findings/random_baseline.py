@@ -139,6 +139,10 @@ PHOTOGRAPH_BASELINES = {
     "e76d44c581ecd5fe": RandomBaseline(
         2016, (0.351, 0.435, 0.457, 0.493, 0.535, 0.574, 0.612, 0.644, 0.693, 0.827), PHOTOGRAPHS
     ),
+    # ResNet-50 (transformers)
+    "f578c122ee43e28b": RandomBaseline(
+        2016, (0.128, 0.220, 0.238, 0.276, 0.323, 0.381, 0.441, 0.497, 0.602, 0.770), PHOTOGRAPHS
+    ),
     # EfficientNet-Lite0
     "f37680e4ac58d067": RandomBaseline(
         2016, (0.104, 0.158, 0.174, 0.211, 0.254, 0.301, 0.353, 0.407, 0.515, 0.642), PHOTOGRAPHS

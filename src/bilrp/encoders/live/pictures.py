@@ -15,6 +15,7 @@ from bilrp.encoder import Encoder
 from bilrp.encoders import images
 from bilrp.encoders.hf_vision import PooledVisionModel, choose_pooling, patch_regions
 from bilrp.encoders.image_processor import ImageProcessor, build_image_processor
+from bilrp.encoders.photograph_means import find_photograph_mean
 from bilrp.errors import InputError
 from bilrp.inputs import Image, Item
 
@@ -80,6 +81,7 @@ def from_image_model(model: Any, processor: Any, *, pooling: str | None = None) 
         name=f"{type(model).__name__}({getattr(model, 'name_or_path', '') or 'live'}), {chosen}",
         to_image=None if reader.twin is None else reader.twin.to_image,
         similarity="cosine",
+        mean_embedding=find_photograph_mean(model) if chosen == "pooler" else None,
     )
 
 
