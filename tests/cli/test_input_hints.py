@@ -24,7 +24,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("inputs", "encoder", "message"),
     [
-        (["a.png", "b.JPG"], "minilm", r"a\.png: an image, and minilm reads texts: use .* -e vgg16:31"),
+        (["a.png", "b.JPG"], "minilm", r"a\.png: an image, and minilm reads texts: use .* -e efficientnet"),
         (["A text.", "gone.png"], "sentence:folder", r"gone\.png: an image, and sentence:folder reads texts"),
         (["page.pdf", "a.png"], "vgg16:31", r"page\.pdf: a PDF; export a page .* pdftoppm .* page\.pdf page"),
         (["page.pdf", "A text."], "minilm", r"page\.pdf: a PDF, and minilm reads texts"),
@@ -51,7 +51,7 @@ def test_inputs_that_cannot_be_read_say_what_to_do(files, inputs, encoder, messa
 @pytest.mark.parametrize(
     ("inputs", "encoder"),
     [
-        (["a.png", "b.JPG"], "vgg16:31"),
+        (["a.png", "b.JPG"], "efficientnet"),
         (["See https://x.org/a.jpg for a cat.", "A picture, cat.jpg"], "minilm"),
         (["@text.txt", "-"], "minilm"),
         (["https://x.org/a.jpg", "gone.pdf"], "mine:encoder"),
@@ -69,10 +69,10 @@ def test_inputs_that_can_be_read_pass(files, inputs, encoder):
         (["a cat", "a dog"], "minilm"),
         (["cat", "dog", "cow"], "minilm"),
         (["@text.txt", "-"], "minilm"),
-        (["a.png", "b.JPG"], "vgg16:31"),
-        (["a.png", "a dog"], "vgg16:31"),
-        (["gone.jpg", "gone.png"], "vgg16:31"),
-        (["folder/gone", "folder/other"], "vgg16:31"),
+        (["a.png", "b.JPG"], "efficientnet"),
+        (["a.png", "a dog"], "efficientnet"),
+        (["gone.jpg", "gone.png"], "efficientnet"),
+        (["folder/gone", "folder/other"], "efficientnet"),
     ],
 )
 def test_the_default_encoder_follows_the_inputs(files, inputs, expected):

@@ -10,6 +10,7 @@ import typer
 
 from bilrp.cli.console import print_safe
 from bilrp.cli.options import Encoder, Resize, Size, Weights
+from bilrp.encoders.registry import DEFAULT_IMAGE_ENCODER
 
 if TYPE_CHECKING:
     from bilrp.collection.core import Collection
@@ -30,7 +31,7 @@ def index(
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="NAME.lance", help="Where to write the collection.")
     ],
-    encoder: Encoder = "vgg16:31",
+    encoder: Encoder = DEFAULT_IMAGE_ENCODER,
     parts: Annotated[
         bool,
         typer.Option(

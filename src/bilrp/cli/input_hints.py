@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bilrp.encoders.image_files import SUFFIXES
-from bilrp.encoders.registry import input_kind
+from bilrp.encoders.registry import DEFAULT_IMAGE_ENCODER, DEFAULT_TEXT_ENCODER, input_kind
 from bilrp.errors import InputError
 
-DEFAULT_IMAGE_ENCODER = "vgg16:31"
-DEFAULT_TEXT_ENCODER = "minilm"
 ITEMS_TABLE = "items.lance"  # in every collection
 WEB_ADDRESS = re.compile(r"(https?|ftp)://\S+", re.IGNORECASE)
 FILE_NAME = re.compile(r"\S*(/\S*|\.[A-Za-z0-9]{1,5})")  # a path, or a name with a suffix
@@ -26,7 +24,7 @@ def choose_encoders(inputs: Sequence[str], encoders: Sequence[str] | None) -> li
         encoders: the values of --encoder.
 
     >>> choose_encoders(["A cat sat.", "A dog ran."], None), choose_encoders(["a.jpg", "b.jpg"], None)
-    (['minilm'], ['vgg16:31'])
+    (['minilm'], ['efficientnet'])
     """
     if encoders:
         return list(encoders)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bilrp.encoders.registry import ENCODER_HELP
+from bilrp.encoders.registry import DEFAULT_IMAGE_ENCODER, DEFAULT_TEXT_ENCODER, ENCODER_HELP
 
 
 def complete_encoders(incomplete: str) -> list[str]:
@@ -46,7 +46,7 @@ OneEncoder = Annotated[
         "-e",
         metavar="NAME",
         autocompletion=complete_encoders,
-        show_default="vgg16:31 for images, minilm for texts",
+        show_default=f"{DEFAULT_IMAGE_ENCODER} for images, {DEFAULT_TEXT_ENCODER} for texts",
         help=f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
     ),
 ]
@@ -57,7 +57,7 @@ Encoders = Annotated[
         "-e",
         metavar="NAME",
         autocompletion=complete_encoders,
-        show_default="vgg16:31 for images, minilm for texts",
+        show_default=f"{DEFAULT_IMAGE_ENCODER} for images, {DEFAULT_TEXT_ENCODER} for texts",
         help=(
             f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). "
             f"Repeat to compare encoders."

@@ -10,6 +10,7 @@ import typer
 
 from bilrp.cli.console import print_safe
 from bilrp.cli.options import Size, Weights
+from bilrp.encoders.registry import DEFAULT_IMAGE_ENCODER
 from bilrp.errors import InputError, import_optional
 
 
@@ -24,7 +25,7 @@ def serve(
             "--encoder",
             "-e",
             metavar="NAME",
-            help="For two inputs (default vgg16:31); for a collection only if it is your own (package.module:function).",
+            help=f"For two inputs (default {DEFAULT_IMAGE_ENCODER}); for a collection only if it is your own (package.module:function).",
         ),
     ] = None,
     weights: Weights = None,
@@ -58,7 +59,7 @@ def serve(
     if len(inputs) == 2:
         from bilrp.encoder import read_item
 
-        reader = terminal.load_encoder(encoder or "vgg16:31", weights=weights, size=size)
+        reader = terminal.load_encoder(encoder or DEFAULT_IMAGE_ENCODER, weights=weights, size=size)
         a, b = (read_item(reader, content) for content in inputs)
         message = f"{inputs[0]} and {inputs[1]} by {reader.name}"
         make_app = partial(server.make_pair_app, reader, a, b)

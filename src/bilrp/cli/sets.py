@@ -26,6 +26,7 @@ from bilrp.cli.options import (
     Top,
     Weights,
 )
+from bilrp.encoders.registry import DEFAULT_IMAGE_ENCODER
 from bilrp.errors import to_printable
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ MAX_KEPT = 32  # decompositions in memory; others are computed again where they 
 def sets(
     a: Annotated[str, typer.Argument(metavar="A", help="A folder of images, or an image.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another folder or image.")],
-    encoder: Encoder = "vgg16:31",
+    encoder: Encoder = DEFAULT_IMAGE_ENCODER,
     regions: RegionOption = None,
     similarity: Similarity = None,
     size: Size = None,

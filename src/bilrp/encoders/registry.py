@@ -151,9 +151,13 @@ def _mobile_maker(function_name: str) -> Callable[[str, EncoderOptions], Encoder
     return make
 
 
+# Chosen by evidence: docs/vision.md compares the encoders for photographs.
+DEFAULT_IMAGE_ENCODER = "efficientnet"
+DEFAULT_TEXT_ENCODER = "minilm"
+
 FAMILIES = (
     EncoderFamily(
-        "vgg16", _make_vgg, "vgg16:LAYER (1 … 31) for photographs",
+        "vgg16", _make_vgg, "vgg16:LAYER (1 … 31) for photographs, the paper's model; it compares place with place",
         completions=tuple(f"vgg16:{layer}" for layer in (5, 10, 17, 24, 31)), options=("size", "resize", "weights"),
         reads="images",
     ),
@@ -166,7 +170,7 @@ FAMILIES = (
     completions=("sentence:",), reads="texts"),
     EncoderFamily(
         "mobilenet", _mobile_maker("mobilenet"),
-        "mobilenet (MobileNetV2) or efficientnet (EfficientNet-Lite0) for photographs",
+        "efficientnet (EfficientNet-Lite0) or mobilenet (MobileNetV2) for photographs",
         completions=("mobilenet",), options=("size", "resize", "weights"), reads="images",
     ),
     EncoderFamily("efficientnet", _mobile_maker("efficientnet"), "", completions=("efficientnet",),
