@@ -25,7 +25,8 @@ def serve(
             "--encoder",
             "-e",
             metavar="NAME",
-            help=f"For two inputs (default {DEFAULT_IMAGE_ENCODER}); for a collection only if it is your own (package.module:function).",
+            help=f"For two inputs (default {DEFAULT_IMAGE_ENCODER}); for a collection only if it is your own "
+            "(package.module:function).",
         ),
     ] = None,
     weights: Weights = None,
