@@ -16,7 +16,7 @@ import bilrp_studies
 
 PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
 RESULT_MODULES = {
-    "attribution", "decomposition", "explanation", "groups", "highlights", "many", "mean_embedding", "pipeline",
+    "attribution", "covering", "decomposition", "explanation", "groups", "highlights", "many", "mean_embedding", "pipeline",
     "set_comparison",
 }  # fmt: skip
 ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
@@ -48,8 +48,9 @@ ALLOWED_IMPORTS = {
     },
     "attribution": {"encoder", "inputs", "pipeline", "regions", "similarity"},
     "highlights": {"attribution", "encoder", "inputs", "pipeline", "regions", "similarity", "trace"},
+    "covering": {"encoder", "findings", "inputs", "regions", "similarity"},
     "explanation": {
-        "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "similarity",
+        "covering", "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "similarity",
     },
     "groups": {"decomposition", "explanation", "inputs", "io", "regions", "similarity"},
     "set_comparison": {"decomposition", "explanation", "groups", "similarity"},

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bilrp.covering import CoveredFinding, PairRuns
 from bilrp.decomposition import Decomposition, check_pair, deserialize_decomposition, serialize_decomposition
 from bilrp.encoder import CompositeLike, Encoder, EncoderOrPair, InputLike, read_item, resolve_encoders
 from bilrp.engine.sparse_parts import stored_parts
@@ -112,6 +113,7 @@ class Explanation:
         reference_terms: for rules that compare with a reference input, relevance of each region with the other side's
             reference; they and reference_score are known terms of `unattributed`.
         reference_score: the similarity of the two references.
+        runs: the inputs with their encoders, for `cover_findings`; they are not stored in files.
     """
 
     a: Decomposition
@@ -123,6 +125,7 @@ class Explanation:
     is_distance: bool = False
     reference_terms: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     reference_score: float = 0.0
+    runs: PairRuns | None = field(default=None, repr=False)
 
     @property
     def breakdown(self) -> ScoreBreakdown:
@@ -202,6 +205,36 @@ class Explanation:
         [([0], [0])]
         """
         return FindingList(self._all_findings[: max(0, k)], self)
+
+    def cover_findings(self, k: int = 3) -> list[CoveredFinding]:
+        """Cover each of the first k findings that raise the score, in a and in b, and score the pair again with the model.
+
+        This takes two forward passes for each finding, and needs an explanation made by `explain` in this process: files
+        and collections do not hold the model. Distances and projected embeddings give an empty list.
+
+        >>> import torch
+        >>> net = torch.nn.Linear(4, 4, bias=False)
+        >>> explanation = explain(net, torch.eye(4)[:1], torch.eye(4)[:1], similarity="dot")
+        >>> [covered.without_a for covered in explanation.cover_findings()]
+        [0.0]
+        """
+        if self.runs is None:
+            raise InputError(
+                "covering findings needs the model: use an explanation that bilrp.explain returned"
+            )
+        embeddings, regions = (self.a.embedding, self.b.embedding), (self.a.regions, self.b.regions)
+        if self.is_distance or any(side.origin.get("projection") for side in (self.a, self.b)):
+            return []
+        raising = [(n, each) for n, each in enumerate(self._all_findings, 1) if each.relevance > 0]
+        for number, finding in raising[:k]:
+            if number not in self._covered:
+                scores = self.runs.cover(finding, embeddings, regions)
+                self._covered[number] = CoveredFinding(number, finding, self.score, *scores)
+        return [self._covered[number] for number, _ in raising[:k]]
+
+    @cached_property
+    def _covered(self) -> dict[int, CoveredFinding]:
+        return {}
 
     @cached_property
     def _all_findings(self) -> list[Finding]:
@@ -440,7 +473,8 @@ def explain_items(
             prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
             for reader, item, spec in sides
         ]
-        return deque(refine_pair(*prepared, similarity=chosen, max_regions=max_regions), maxlen=1)[0]
+        refined = deque(refine_pair(*prepared, similarity=chosen, max_regions=max_regions), maxlen=1)[0]
+        return replace(refined, runs=PairRuns(encoders, (a, b), chosen))
     # One after the other: only one recorded run is in memory at a time.
     left, right = (
         decompose_item(
@@ -448,7 +482,7 @@ def explain_items(
         )[None]
         for reader, item, spec in sides
     )
-    return pair(left, right, similarity=chosen)
+    return replace(pair(left, right, similarity=chosen), runs=PairRuns(encoders, (a, b), chosen))
 
 
 def refine_pair(

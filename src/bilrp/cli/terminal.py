@@ -83,11 +83,13 @@ def collect_summary(
         top: number of pairs of regions to list.
         special_tokens: list pairs with special tokens too.
     """
+    from bilrp.covering import describe_covering
     from bilrp.findings.summary import describe_verdict, is_estimate, list_warnings
     from bilrp.render.findings_figure import serialize_differences, serialize_findings
     from bilrp.render.visibility import list_visible_regions, select_visible
 
     e, breakdown = explanation, explanation.breakdown
+    covered = [] if e.runs is None else e.cover_findings()
     rows, columns = (list_visible_regions(side, special_tokens=special_tokens) for side in (e.a, e.b))
     return {
         "a": names[0],
@@ -100,6 +102,11 @@ def collect_summary(
         "verdict": describe_verdict(e),
         "findings": serialize_findings(e),
         **serialize_differences(e, special_tokens=special_tokens),
+        "covered": [
+            {"finding": each.number, "without_a": each.without_a, "without_b": each.without_b}
+            for each in covered
+        ],
+        "checked": describe_covering(covered),
         "warnings": list_warnings(e, e.findings()),
         "explained": breakdown.explained,
         "unattributed": breakdown.unattributed,
@@ -253,6 +260,7 @@ def format_summary(values: dict[str, Any], *, show_pairs: bool = False) -> str:
         "",
         wrap(values["summary"]),
         *([wrap(f"Differs most: {values['differs_most']}.")] if values["differs_most"] else []),
+        *([wrap(values["checked"])] if values["checked"] else []),
         "",
         *_format_findings(values["findings"], terminal_width()),
         *_format_breakdown(values),

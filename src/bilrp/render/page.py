@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bilrp.covering import describe_covering
 from bilrp.errors import InputError, to_printable
 from bilrp.findings.region_layout import to_label_image
 from bilrp.findings.summary import collect_summary
@@ -191,6 +192,7 @@ def _serialize_summary(explanation: Explanation) -> dict[str, Any]:
         "verdict": parts.verdict,
         "carried": {"lead": parts.lead, "named": parts.named, "text": parts.matches},
         "tally": {"lead": parts.account_lead, "clauses": parts.account},
+        "checked": "" if explanation.runs is None else describe_covering(explanation.cover_findings()),
         "warnings": parts.warnings,
     }
 

@@ -50,5 +50,5 @@ export function buildTally({ data }, { tally }) {
     kind === "none" ? "" : node("i", { class: `swatch ${kind}` }),
     text.replaceAll(" %", "\u00a0%"),
   ]);
-  words.replaceChildren(data.tally.lead, ...parts.filter((part) => part !== ""), ".");
+  words.replaceChildren(data.tally.lead, ...parts.filter((part) => part !== ""), ".", data.checked ? ` ${data.checked}` : "");
 }
