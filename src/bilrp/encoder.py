@@ -214,9 +214,9 @@ def load_named(encoder: EncoderOrPair) -> LoadedEncoder | tuple[Any, Any]:
     if isinstance(encoder, Encoder | DualEncoder):
         return encoder
     if isinstance(encoder, str):
-        from bilrp.encoders.registry import load_encoder_or_pair
+        from bilrp.encoders.registry import load_for_call
 
-        return load_encoder_or_pair(encoder)
+        return load_for_call(encoder)
     from bilrp.encoders.live.recognition import adapt
 
     adapted = adapt(encoder)
@@ -235,10 +235,6 @@ def load_named(encoder: EncoderOrPair) -> LoadedEncoder | tuple[Any, Any]:
 
 def as_encoder(model: EncoderLike) -> Encoder:
     """Load an encoder by name, or wrap a live object, module or callable; an Encoder is returned unchanged."""
-    if isinstance(model, str):
-        from bilrp.encoders.registry import load
-
-        return load(model)
     loaded = load_named(model)
     if isinstance(loaded, Encoder):
         return loaded

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -154,6 +154,7 @@ def _mobile_maker(function_name: str) -> Callable[[str, EncoderOptions], Encoder
 # Chosen by evidence: docs/vision.md compares the encoders for photographs.
 DEFAULT_IMAGE_ENCODER = "efficientnet"
 DEFAULT_TEXT_ENCODER = "minilm"
+KEPT_NAMES = {"minilm", "mobilenet", "efficientnet", "bigram"}  # see `load_for_call`
 
 FAMILIES = (
     EncoderFamily(
@@ -329,6 +330,23 @@ def load_encoder_or_pair(
     if family is None:
         family, rest = _import_family(name, families)
     return _build(family, rest, name, EncoderOptions(size, resize, weights, pretrained, progress), families)
+
+
+def load_for_call(name: str) -> Encoder | DualEncoder:
+    """Return the encoder that a call names; the last downloaded ones are kept, so that the next call need not load them.
+
+    Folders and functions of the user's own are loaded each time: they may have changed.
+    """
+    if name in KEPT_NAMES or name.startswith("vgg16:"):
+        from bilrp.encoders.downloads import cache_folder
+
+        return _load_kept(name, cache_folder())
+    return load_encoder_or_pair(name)
+
+
+@lru_cache(maxsize=2)
+def _load_kept(name: str, _folder: Path) -> Encoder | DualEncoder:
+    return load_encoder_or_pair(name)
 
 
 def _find_family(name: str, families: tuple[EncoderFamily, ...]) -> EncoderFamily | None:
