@@ -1,6 +1,6 @@
 """Explain a real pair of photographs and write out/demo.png and out/demo.html.
 
-The photographs are scikit-image's stereo pair of a motorcycle. The weights of VGG-16 are downloaded once (64 MB).
+The photographs are scikit-image's stereo pair of a motorcycle. EfficientNet-Lite0 is downloaded once (17 MB).
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import bilrp
-from bilrp.encoders import vgg16
+from bilrp.covering import describe_covering
+from bilrp.encoders import efficientnet
 from bilrp.errors import BilrpError
 from bilrp.render import figure, page
 from bilrp_studies.common.stereo_images import load_stereo_pair
@@ -26,12 +27,13 @@ next, with your own files (.venv/bin/bilrp, or activate .venv):
 
 def main() -> None:
     left, right, _ = load_stereo_pair()
-    print("loading VGG-16 (downloaded once, 64 MB)")
-    encoder = vgg16(31, progress=sys.stderr.isatty())
+    print("loading EfficientNet-Lite0 (downloaded once, 17 MB)")
+    encoder = efficientnet(progress=sys.stderr.isatty())
     print(f"explaining {left.name} and {right.name} with {encoder.name}, exactly: a few seconds")
     start = time.perf_counter()
     explanation = bilrp.explain(encoder, left, right, progress=sys.stderr.isatty())
     print(f"{time.perf_counter() - start:.0f} s: {explanation.summary()}")
+    print(describe_covering(explanation.cover_findings()))
     image = figure.write(explanation, OUT / "demo.png", names=(left.name, right.name))
     explorer = page.write(explanation, OUT / "demo.html", names=(left.name, right.name))
     print(f"figure:           {image}")

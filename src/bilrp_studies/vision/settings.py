@@ -17,5 +17,5 @@ class VisionSettings(PhotographSettings):
         Path("out/vision"), "Folder for the report; an interrupted study goes on from there."
     )
     pairs: int = option(30, "Pairs of photographs.", minimum=2)
-    size: int = option(96, "Pictures are cut and scaled to SIZE × SIZE pixels.", minimum=64)
-    regions: int = option(24, "Side of a region in pixels.", minimum=8)
+    size: int = option(224, "Pictures are cut and scaled to SIZE × SIZE pixels.", minimum=64)
+    regions: int = option(32, "Side of a region in pixels.", minimum=8)
