@@ -41,7 +41,7 @@ def test_other_settings_give_what_explain_gives(two):
         expected = bilrp.explain(
             encoder, *paths, composite=composite, similarity="dot", regions=bilrp.regions.grid(16)
         )
-        assert shown["account"]["score"] == pytest.approx(expected.score) and shown["a"]["count"] == 4
+        assert shown["breakdown"]["score"] == pytest.approx(expected.score) and shown["a"]["count"] == 4
         work = sum(
             assert_not_none(
                 bilrp.decompose(encoder, p, composite=composite, regions=bilrp.regions.grid(16)).plan

@@ -86,7 +86,7 @@ def test_a_pair_is_the_pages_payload(client, photographs):
         client, "/api/pair", a=photographs.ids[0], b=photographs.ids[8], similarity="cosine"
     )
     expected = photographs.explain(0, 8, similarity="cosine")
-    assert response["account"]["score"] == pytest.approx(expected.score)
+    assert response["breakdown"]["score"] == pytest.approx(expected.score)
     assert response["summary"] == expected.summary() and response["names"] == ["astronaut-0.jpg", "cat-2.jpg"]
 
 

@@ -180,7 +180,7 @@ def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
         # not made anew in the second run, where float32 parts would differ from the bfloat16 that is kept
         again = second.request("/api/pair", {"a": ids[0], "b": ids[1]})[1]
         assert after["answer"]["pairs"] == again["answer"]["pairs"]
-        assert before["answer"]["account"]["score"] == pytest.approx(after["answer"]["account"]["score"])
+        assert before["answer"]["breakdown"]["score"] == pytest.approx(after["answer"]["breakdown"]["score"])
         assert second.request("/api/map", {})[1] == atlas
         names = {item["id"]: item["name"] for item in second.request("/api/items")[1]["items"]}
         assert len(names) == 7 and names[added["answer"]["id"]] == "coffee.jpg"

@@ -64,7 +64,7 @@ def shown(tab, widgets, saved, asked=None):
 @pytest.mark.browser
 def test_two_explanations_on_one_page_and_what_is_pinned(tab, photographs):
     widgets = [photographs.explain(0, j, similarity="cosine").widget() for j in (7, 14)]
-    assert widgets[0].selected == {} and widgets[0].payload["account"]["score"] > 0
+    assert widgets[0].selected == {} and widgets[0].payload["breakdown"]["score"] > 0
     saved = []
     shown(tab, widgets, saved)
     tab.locator("#two .found button").first.wait_for()

@@ -52,7 +52,7 @@ def arcs_html(tab):
 
 def read_breakdown(tab):
     return tab.evaluate(
-        """() => Object.fromEntries([...root().querySelectorAll(".account tr")].map(row => {
+        """() => Object.fromEntries([...root().querySelectorAll(".breakdown tr")].map(row => {
             const number = row.querySelector(".number");
             const bar = row.querySelector("rect");
             const [x, w] = ["x", "width"].map(k => Number(bar.getAttribute(k)));

@@ -38,8 +38,7 @@ def test_the_terms_add_up_and_the_page_has_the_same(explanation: Explanation, si
     assert sum(parts) == pytest.approx(breakdown.score, rel=1e-12)
     assert (explanation.explained, explanation.unattributed) == (breakdown.explained, breakdown.unattributed)
     terms = page.serialize_breakdown(explanation)
-    renamed = {"marks": "special_tokens", "within_a": "self_terms_a", "within_b": "self_terms_b"}
-    assert terms and all(terms[name] == getattr(breakdown, renamed.get(name, name)) for name in terms)
+    assert terms and all(terms[name] == getattr(breakdown, name) for name in terms)
 
 
 def with_score(explanation: Explanation, score: float, *pairs: float) -> str:

@@ -57,11 +57,11 @@ def test_sentence_table_json_and_page_hold_the_same_numbers() -> None:
         near_zero += about["near_zero"]
 
         # the page has the numbers of the JSON
-        account = payload["account"]
+        breakdown = payload["breakdown"]
         for ours, theirs in (("positive", "positive"), ("negative", "negative"), ("score", "score")):
-            assert account[theirs] == about[ours]
-        assert account["unattributed"] == about["unattributed"]
-        assert account.get("marks", 0.0) == about["special_tokens"]
+            assert breakdown[theirs] == about[ours]
+        assert breakdown["unattributed"] == about["unattributed"]
+        assert breakdown.get("special_tokens", 0.0) == about["special_tokens"]
         assert payload["summary"] == summary and payload["verdict"] == about["verdict"]
         assert summary.startswith(about["verdict"]) and payload["near_zero"] == about["near_zero"]
         pairs = zip(payload["findings"], about["findings"], strict=True)

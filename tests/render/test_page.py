@@ -101,15 +101,15 @@ def decode_pairs(pairs):
     return ((high.astype(np.int8).astype(int) * 256 + low) * pairs["scale"]).reshape(shape)
 
 
-def test_payload_holds_the_relevance_and_an_account_that_adds_up():
+def test_payload_holds_the_relevance_and_a_breakdown_that_adds_up():
     explanation = make_explanation(grid(), grid())
     data, _ = read_payload(page.render_html(explanation))
     np.testing.assert_array_equal(decode_pairs(data["pairs"]), explanation.relevance.numpy())
-    account = data["account"]
-    total = account["positive"] + account["negative"] + account["unattributed"]
-    assert total == pytest.approx(account["score"], rel=1e-12)
-    assert account["unattributed"] == pytest.approx(explanation.unattributed, rel=1e-3)
-    assert account["negative"] < 0 < account["positive"]
+    breakdown = data["breakdown"]
+    total = breakdown["positive"] + breakdown["negative"] + breakdown["unattributed"]
+    assert total == pytest.approx(breakdown["score"], rel=1e-12)
+    assert breakdown["unattributed"] == pytest.approx(explanation.unattributed, rel=1e-3)
+    assert breakdown["negative"] < 0 < breakdown["positive"]
 
 
 def test_a_128_pixel_pair_stays_below_one_and_a_half_megabytes_even_for_noise():
@@ -253,7 +253,7 @@ def test_a_distance_also_counts_what_each_side_owes_to_itself():
         words("a", "b"), words("c"), self_terms=within, similarity="squared distance"
     )
     terms = page.serialize_breakdown(explanation)
-    assert (terms["within_a"], terms["within_b"]) == (12, 5)
+    assert (terms["self_terms_a"], terms["self_terms_b"]) == (12, 5)
     total = sum(value for name, value in terms.items() if name != "score")
     assert total == pytest.approx(explanation.score)
 

@@ -405,7 +405,7 @@ def test_a_narrow_screen_stacks_the_two_and_nothing_overflows(visit, pair):
 
 LONG = ("a very long sentence of many words that goes on and on " * 4, "short", "internationalisation " * 9)
 PLACES = """() => Object.fromEntries(
-    [".stage", ".readout", ".legend", ".found", ".controls", "[data-save=png]", ".account"].map((name) => {
+    [".stage", ".readout", ".legend", ".found", ".controls", "[data-save=png]", ".breakdown"].map((name) => {
         const { x, y } = root().querySelector(name).getBoundingClientRect();
         return [name, [x, y + scrollY]];
     }))"""
@@ -502,7 +502,7 @@ def test_a_distance_is_told_as_a_distance_and_adds_up_with_what_each_side_owes_t
     assert "raises the model’s distance" in tab.inner_text(".lead")
     assert tab.inner_text(".summary").startswith("Squared distance")
     rows = read_breakdown(tab)
-    assert rows["within_a"]["value"] == pytest.approx(float(within[0].sum()), rel=1e-5)
+    assert rows["self_terms_a"]["value"] == pytest.approx(float(within[0].sum()), rel=1e-5)
     total = sum(row["value"] for name, row in rows.items() if name not in {"score", "chosen"})
     assert total == pytest.approx(explanation.score, rel=1e-6)
 
@@ -527,7 +527,7 @@ def test_the_switch_goes_from_matches_to_differences(visit, pair):
 def test_shares_are_rounded_as_in_python(visit, pair):
     tab = visit(pair)
     shown = tab.evaluate(
-        """() => [...root().querySelectorAll(".account tr")].map(row =>
+        """() => [...root().querySelectorAll(".breakdown tr")].map(row =>
             [Number(row.querySelector(".number").dataset.value), row.querySelector(".share").textContent])"""
     )
     assert len(shown) > 3
@@ -541,4 +541,7 @@ def test_a_score_near_zero_has_no_shares(visit, pair):
     tab = visit(replace(pair, score=0.01 * pair.breakdown.scale))
     drawn = tab.inner_text(".summary") + "".join(tab.locator(".found .share").all_text_contents())
     assert "of the score" not in tab.inner_text(".readout") and "%" not in drawn.split("One region")[0]
-    assert tab.locator(".account .share").all_text_contents() == [""] * tab.locator(".account .share").count()
+    assert (
+        tab.locator(".breakdown .share").all_text_contents()
+        == [""] * tab.locator(".breakdown .share").count()
+    )

@@ -158,7 +158,7 @@ def test_the_sentence_has_crops_and_neither_directions_nor_sizes(visit):
     assert tab.locator(".tally rect.positive").count() == 1
 
 
-def test_the_bar_of_the_account_ends_at_the_score(visit):
+def test_the_breakdown_bar_ends_at_the_score(visit):
     tab = visit(plant_match())
     ends = tab.evaluate(
         """[...root().querySelectorAll(".tally rect")].map(el =>

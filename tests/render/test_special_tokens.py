@@ -101,7 +101,7 @@ def test_the_picture(explanation: Explanation, links: bool | None) -> None:
 
 def test_the_payload(explanation: Explanation) -> None:
     plain, asked = page.build_payload(explanation), page.build_payload(explanation, special_tokens=True)
-    assert plain["account"] == asked["account"] and plain["summary"] == asked["summary"]
+    assert plain["breakdown"] == asked["breakdown"] and plain["summary"] == asked["summary"]
     assert plain["a"]["names"] == ["two", "goats"] and asked["a"]["names"][0] == "[CLS]"
     assert (plain["pairs"]["rows"], plain["pairs"]["columns"]) == (2, 3)
 
@@ -132,11 +132,16 @@ def test_the_page(explanation: Explanation, visit) -> None:
     assert "[CLS]" not in text and "goats" in text and "climbs" in text
     assert tab.locator(".region[data-side=a]").count() == 2
     breakdown = read_breakdown(tab)
-    steps = sum(breakdown[name]["value"] for name in ("positive", "negative", "marks", "unattributed"))
-    assert steps == pytest.approx(breakdown["score"]["value"], rel=1e-9) and breakdown["marks"]["w"] > 0
+    steps = sum(
+        breakdown[name]["value"] for name in ("positive", "negative", "special_tokens", "unattributed")
+    )
+    assert (
+        steps == pytest.approx(breakdown["score"]["value"], rel=1e-9) and breakdown["special_tokens"]["w"] > 0
+    )
     assert "by pairs with a special token" in text
     colours = tab.evaluate(
-        """() => ["marks", "score"].map(name => getComputedStyle(root().querySelector(`.account .${name} rect`)).fill)"""
+        """() => ["special_tokens", "score"].map(
+            name => getComputedStyle(root().querySelector(`.breakdown .${name} rect`)).fill)"""
     )
     assert colours[0] != colours[1] and colours[0] != "rgb(0, 0, 0)"
     asked = visit(explanation, special_tokens=True)

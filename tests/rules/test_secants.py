@@ -267,9 +267,9 @@ def test_a_score_is_pairs_and_references(similarity: str, tmp_path) -> None:
     explanation = bilrp.explain(
         net, a, b, regions=4, composite=composites.secant("mean"), similarity=similarity
     )
-    account = explanation.breakdown
-    known = account.reference_terms_a + account.reference_terms_b + account.reference_score
-    assert abs(account.explained + known - explanation.score) < 1e-12 * max(1.0, abs(explanation.score))
+    breakdown = explanation.breakdown
+    known = breakdown.reference_terms_a + breakdown.reference_terms_b + breakdown.reference_score
+    assert abs(breakdown.explained + known - explanation.score) < 1e-12 * max(1.0, abs(explanation.score))
     assert (
         abs(
             explanation.relevance.sum()
@@ -284,17 +284,17 @@ def test_a_score_is_pairs_and_references(similarity: str, tmp_path) -> None:
         left, right = explanation.a.embedding - references[0], explanation.b.embedding - references[1]
         expected = (left @ right, left @ references[1], references[0] @ right, references[0] @ references[1])
         got = (
-            account.explained,
-            account.reference_terms_a,
-            account.reference_terms_b,
-            account.reference_score,
+            breakdown.explained,
+            breakdown.reference_terms_a,
+            breakdown.reference_terms_b,
+            breakdown.reference_score,
         )
         torch.testing.assert_close(torch.tensor(got).double(), torch.stack(expected))
     for kind in ("npz", "safetensors"):
         again = bilrp.Explanation.load(explanation.save(tmp_path / f"why.{kind}"))
-        assert again.breakdown == account
+        assert again.breakdown == breakdown
     coarse = explanation.coarsen(regions.grid(8))
-    assert abs(coarse.breakdown.reference_terms_a - account.reference_terms_a) < 1e-12
+    assert abs(coarse.breakdown.reference_terms_a - breakdown.reference_terms_a) < 1e-12
     assert account_line(explanation).count("against the reference picture") == 1
     assert "against the reference picture" in explanation.summary()
 

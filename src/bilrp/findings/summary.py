@@ -91,7 +91,7 @@ class ExplanationLike(Protocol):
     def reference_score(self) -> float: ...
 
 
-class AccountClause(NamedTuple):
+class BreakdownClause(NamedTuple):
     """A term of the score in words; `kind` is positive, negative, special_tokens, unattributed or none."""
 
     kind: str
@@ -106,8 +106,8 @@ class Summary(NamedTuple):
         lead: The beginning of the sentence about matches.
         named: The findings it names, from 0, strongest first.
         matches: That sentence.
-        account_lead: The beginning of the sentence about what adds up to the score.
-        account: Its clauses.
+        breakdown_lead: The beginning of the sentence about what adds up to the score.
+        breakdown: Its clauses.
         warnings: Warnings, one sentence each.
         is_warning_first: Whether the first warning belongs before the matches.
     """
@@ -116,16 +116,18 @@ class Summary(NamedTuple):
     lead: str
     named: tuple[int, ...]
     matches: str
-    account_lead: str
-    account: tuple[AccountClause, ...]
+    breakdown_lead: str
+    breakdown: tuple[BreakdownClause, ...]
     warnings: tuple[str, ...]
     is_warning_first: bool
 
     def __str__(self) -> str:
         """Return all sentences, in the order in which people read them."""
         first = 1 if self.is_warning_first else 0
-        account = f"{self.account_lead}{', '.join(clause.text for clause in self.account)}."
-        return " ".join([self.verdict, *self.warnings[:first], self.matches, account, *self.warnings[first:]])
+        sentence = f"{self.breakdown_lead}{', '.join(clause.text for clause in self.breakdown)}."
+        return " ".join(
+            [self.verdict, *self.warnings[:first], self.matches, sentence, *self.warnings[first:]]
+        )
 
 
 def summarize(
@@ -144,7 +146,7 @@ def summarize(
 def collect_summary(
     explanation: ExplanationLike, findings: Sequence[Finding], *, random_scores: Sequence[float] | None = None
 ) -> Summary:
-    """Return the sentences of `summarize`, for pages that show matches as crops and the account as a bar.
+    """Return the sentences of `summarize`, for pages that show matches as crops and the score breakdown as a bar.
 
     Args:
         explanation, findings, random_scores: As for `summarize`.
@@ -155,14 +157,14 @@ def collect_summary(
     lead = "Most alike:" if explanation.is_distance else "Strongest:" if is_weak else "Carried by"
     sign = -1 if explanation.is_distance else 1  # a distance is lowered by what is alike
     named = [n for n, f in enumerate(findings) if sign * f.relevance > 0][:MAX_NAMED_FINDINGS]
-    account_lead, clauses = _describe_account(explanation)
+    breakdown_lead, clauses = _describe_breakdown(explanation)
     return Summary(
         verdict=verdict,
         lead=lead,
         named=tuple(named),
         matches=_describe_matches(explanation, findings, named, lead),
-        account_lead=account_lead,
-        account=tuple(clauses),
+        breakdown_lead=breakdown_lead,
+        breakdown=tuple(clauses),
         warnings=tuple(warnings),
         is_warning_first=is_mostly_unattributed(explanation),  # that warning is the first
     )
@@ -360,7 +362,7 @@ def _name_match(explanation: ExplanationLike, finding: Finding, number: int) -> 
     return " with ".join(_describe_regions(side, numbers) for side, numbers in sides)
 
 
-def _describe_account(explanation: ExplanationLike) -> tuple[str, list[AccountClause]]:
+def _describe_breakdown(explanation: ExplanationLike) -> tuple[str, list[BreakdownClause]]:
     """Return the beginning of the sentence about what adds up to the score, and its clauses.
 
     Amounts are shares of the score or, near zero, the terms themselves.
@@ -381,23 +383,23 @@ def _describe_account(explanation: ExplanationLike) -> tuple[str, list[AccountCl
     noun = {"text": "words"}.get(_name_input_kind(explanation), "regions")
     if explanation.is_distance:
         clauses = [
-            AccountClause("positive", f"{amount(positive)} sets the two apart"),
-            AccountClause("negative", f"{amount(-negative)} brings them together"),
+            BreakdownClause("positive", f"{amount(positive)} sets the two apart"),
+            BreakdownClause("negative", f"{amount(-negative)} brings them together"),
         ]
     else:
-        clauses = [AccountClause("positive", f"{amount(positive)} is explained by matching {noun}")]
+        clauses = [BreakdownClause("positive", f"{amount(positive)} is explained by matching {noun}")]
         if matters(negative):
-            clauses.append(AccountClause("negative", f"{amount(-negative)} counts against it"))
+            clauses.append(BreakdownClause("negative", f"{amount(-negative)} counts against it"))
     if matters(terms.special_tokens):
         clauses.append(
-            AccountClause("special_tokens", f"{amount(terms.special_tokens)} comes from special tokens")
+            BreakdownClause("special_tokens", f"{amount(terms.special_tokens)} comes from special tokens")
         )
     unattributed = terms.unattributed - terms.shared
     if matters(unattributed):
         rest = f"{amount(unattributed)} is unattributed{_describe_reference(explanation)}"
-        clauses.append(AccountClause("unattributed", rest))
+        clauses.append(BreakdownClause("unattributed", rest))
     else:
-        clauses.append(AccountClause("none", "nothing is unattributed"))
+        clauses.append(BreakdownClause("none", "nothing is unattributed"))
     name = explanation.similarity.replace("_", " ") if explanation.is_distance else "score"
     if terms.is_centered:
         specific, shared = format_number(terms.specific), ""

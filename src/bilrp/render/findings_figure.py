@@ -191,7 +191,7 @@ def draw_findings(
         draw_differences(axes, panels, differences, palette)
     draw_cards(axes, explanation, panels, cards, palette, top=cards_top, card_height=card)
     if show == "matches":
-        draw_account(axes, full_explanation, palette, bottom=height - 0.36)
+        draw_breakdown(axes, full_explanation, palette, bottom=height - 0.36)
     line = score_line.format_score_line(full_explanation)
     _draw_line(axes, MARGIN_INCHES, height - 0.16, line, size=8.5, color=MUTED_COLOR)
     figure = axes.get_figure()
@@ -303,7 +303,7 @@ def _draw_legend(
     )
 
 
-def draw_account(axes: Axes, explanation: Explanation, palette: Palette, *, bottom: float) -> None:
+def draw_breakdown(axes: Axes, explanation: Explanation, palette: Palette, *, bottom: float) -> None:
     """Draw what adds up to the score as one bar: terms that raise it from the left, terms that lower it back to it.
 
     Args:

@@ -149,7 +149,7 @@ def build_payload(
         special_tokens: Include special tokens of texts.
         show: What the page shows first: "matches" or "differences".
 
-    >>> build_payload(explanation)["account"]["score"]  # doctest: +SKIP
+    >>> build_payload(explanation)["breakdown"]["score"]  # doctest: +SKIP
     """
     full, explanation = explanation, select_visible(explanation, special_tokens=special_tokens)
     relevance = _numpy(explanation.relevance).astype(np.float64)
@@ -165,7 +165,7 @@ def build_payload(
         "title": title or "Why are these two similar?",
         "similarity": str(explanation.similarity),
         "distance": explanation.is_distance,
-        "account": serialize_breakdown(full),
+        "breakdown": serialize_breakdown(full),
         "near_zero": full.breakdown.is_near_zero,
         **_serialize_summary(full),
         **_number_visible(
@@ -185,13 +185,13 @@ def build_payload(
 
 
 def _serialize_summary(explanation: Explanation) -> dict[str, Any]:
-    """Return the summary as one text and in parts: the page shows matches as crops, and the account as a bar."""
+    """Return the summary as one text and in parts: the page shows matches as crops, and the score breakdown as a bar."""
     parts = collect_summary(explanation, explanation.findings())
     return {
         "summary": str(parts),
         "verdict": parts.verdict,
-        "carried": {"lead": parts.lead, "named": parts.named, "text": parts.matches},
-        "tally": {"lead": parts.account_lead, "clauses": parts.account},
+        "matches_text": {"lead": parts.lead, "named": parts.named, "text": parts.matches},
+        "breakdown_text": {"lead": parts.breakdown_lead, "clauses": parts.breakdown},
         "checked": "" if explanation.runs is None else describe_covering(explanation.cover_findings()),
         "warnings": parts.warnings,
     }
@@ -232,16 +232,20 @@ def serialize_breakdown(explanation: Explanation) -> dict[str, float]:
     breakdown = explanation.breakdown
     terms = {"positive": breakdown.positive, "negative": breakdown.negative}
     if explanation.self_terms is not None:
-        terms |= {"within_a": breakdown.self_terms_a, "within_b": breakdown.self_terms_b}
+        terms |= {"self_terms_a": breakdown.self_terms_a, "self_terms_b": breakdown.self_terms_b}
     if breakdown.special_tokens:
-        terms["marks"] = breakdown.special_tokens
+        terms["special_tokens"] = breakdown.special_tokens
     if breakdown.is_centered:
         rest = breakdown.unattributed - breakdown.shared
         return terms | {"shared": breakdown.shared, "unattributed": rest, "score": breakdown.score}
     if explanation.reference_terms is not None:  # the unattributed part in three terms
-        against = breakdown.reference_terms_a + breakdown.reference_terms_b
+        reference_terms = breakdown.reference_terms_a + breakdown.reference_terms_b
         rest = breakdown.unattributed - breakdown.references
-        terms |= {"against": against, "references": breakdown.reference_score, "rest": rest}
+        terms |= {
+            "reference_terms": reference_terms,
+            "reference_score": breakdown.reference_score,
+            "rest": rest,
+        }
     return terms | {"unattributed": breakdown.unattributed, "score": breakdown.score}
 
 

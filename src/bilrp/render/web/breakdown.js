@@ -4,14 +4,14 @@
 import { node } from "./dom.js";
 import { decimals, nounOf, ofScore, percent, formatSigned } from "./words.js";
 
-const ACCOUNT = [
+const TERMS = [
   ["positive", "pairs that raise it"],
   ["negative", "pairs that lower it"],
-  ["marks", "pairs with special tokens"],
-  ["within_a", "A with itself"],
-  ["within_b", "B with itself"],
-  ["against", "either against the reference"],
-  ["references", "reference against reference"],
+  ["special_tokens", "pairs with special tokens"],
+  ["self_terms_a", "A with itself"],
+  ["self_terms_b", "B with itself"],
+  ["reference_terms", "either against the reference"],
+  ["reference_score", "reference against reference"],
   ["shared", "shared by any two"],
   ["rest", "belongs to none of these"],
   ["unattributed", "belongs to no pair"],
@@ -19,28 +19,28 @@ const ACCOUNT = [
 ];
 
 /** The rows of a breakdown: the unattributed part as one row, or split by the reference inputs. */
-export const accountRows = (account) =>
-  ACCOUNT.filter(([name]) => name in account && !(name === "unattributed" && "rest" in account));
+export const breakdownRows = (breakdown) =>
+  TERMS.filter(([name]) => name in breakdown && !(name === "unattributed" && "rest" in breakdown));
 
 /** [name, label, from, to, value] of each step down to the score. */
-function waterfall(account) {
+function waterfall(breakdown) {
   let reached = 0;
-  return accountRows(account).map(([name, label]) => {
+  return breakdownRows(breakdown).map(([name, label]) => {
     const from = name === "score" ? 0 : reached;
-    reached = name === "score" ? account.score : reached + account[name];
-    return [name, label, from, reached, account[name]];
+    reached = name === "score" ? breakdown.score : reached + breakdown[name];
+    return [name, label, from, reached, breakdown[name]];
   });
 }
 
 /** Number of decimals for all values of a breakdown. */
-export const accountDigits = (account) => decimals([0, ...waterfall(account).map((step) => step[3])]);
+export const breakdownDigits = (breakdown) => decimals([0, ...waterfall(breakdown).map((step) => step[3])]);
 
 /** Fill the table; returns a function that shows the value of the selection (null: nothing selected). */
-export function buildAccount({ data, whole }, table, explained) {
-  const steps = waterfall(data.account);
+export function buildBreakdown({ data, whole }, table, explained) {
+  const steps = waterfall(data.breakdown);
   const ends = [0, ...steps.map((step) => step[3])];
   const [low, span] = [Math.min(...ends), Math.max(...ends) - Math.min(...ends) || 1];
-  const digits = accountDigits(data.account);
+  const digits = breakdownDigits(data.breakdown);
   const at = (v) => (100 * (v - low)) / span;
   const addRow = (name, label) => {
     const bar = node("svg:rect", { y: 0, height: 1 });
@@ -59,18 +59,18 @@ export function buildAccount({ data, whole }, table, explained) {
     };
   };
   for (const [name, label, from, to, value] of steps) addRow(name, label)(from, to, value);
-  explained.textContent = accountWords(data, whole);
+  explained.textContent = breakdownWords(data, whole);
   const chosen = addRow("chosen", "chosen");
   chosen(0, 0, null);
   return (value) => chosen(0, value ?? 0, value);
 }
 
 /** One sentence: how much of the score the pairs explain. */
-function accountWords(data, whole) {
-  const { unattributed, score, marks = 0, shared = 0 } = data.account;
-  const special = marks ? `, ${percent(marks, whole)} by pairs with a special token` : "";
-  const source = "rest" in data.account ? "what the reference has in common, which belongs" : "biases and other constants that belong";
-  const explained = score - shared - unattributed - marks;
-  if ("shared" in data.account) return `Of what is specific to these two ${percent(explained, whole)} is explained by ${nounOf(data)}s${special}.`;
+function breakdownWords(data, whole) {
+  const { unattributed, score, special_tokens: tokens = 0, shared = 0 } = data.breakdown;
+  const special = tokens ? `, ${percent(tokens, whole)} by pairs with a special token` : "";
+  const source = "rest" in data.breakdown ? "what the reference has in common, which belongs" : "biases and other constants that belong";
+  const explained = score - shared - unattributed - tokens;
+  if ("shared" in data.breakdown) return `Of what is specific to these two ${percent(explained, whole)} is explained by ${nounOf(data)}s${special}.`;
   return `${ofScore(explained, whole)} is explained by ${nounOf(data)}s${special}; ${percent(unattributed, whole)} comes from ${source} to none.`;
 }

@@ -133,7 +133,7 @@ export async function buildModel(data) {
   const { rows, columns } = data.pairs;
   const every = (n) => Array.from({ length: n }, (_, i) => i);
   const unit = fourthMoment(relevance);
-  const { score } = data.account;
+  const { score } = data.breakdown;
   const shares = {
     a: partners(relevance, rows, columns, "b", every(columns)),
     b: partners(relevance, rows, columns, "a", every(rows)),
@@ -162,6 +162,6 @@ export async function buildModel(data) {
     strongestSum: Math.max(strongestPair, largest(shares.a), largest(shares.b), largest(findings.map((f) => f.relevance))),
     // shares refer to the score, without what any two inputs share; near zero there are none, and the colour scale has the
     // units of the score
-    whole: data.near_zero ? 0 : Math.abs(score - (data.account.shared ?? 0)),
+    whole: data.near_zero ? 0 : Math.abs(score - (data.breakdown.shared ?? 0)),
   });
 }

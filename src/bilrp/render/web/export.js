@@ -1,7 +1,7 @@
 // @ts-check
 // Save the current view as SVG or PNG: a copy of the stage with names, legend and texts.
 
-import { accountDigits, accountRows } from "./breakdown.js";
+import { breakdownDigits, breakdownRows } from "./breakdown.js";
 import { node, SVG } from "./dom.js";
 import { colours, paint } from "./paint.js";
 import { activeOf } from "./scene.js";
@@ -25,13 +25,13 @@ function wrapText(words, width, size) {
 
 /** The texts below the figure: the readout, the score breakdown and the parameters. */
 function footerLines({ model, state, dom }) {
-  const { account } = model.data;
-  const digits = accountDigits(account);
-  const parts = accountRows(account).filter(([name]) => name !== "score");
-  const terms = parts.map(([name, label]) => `${formatSigned(account[name], digits)} ${label}`);
+  const { breakdown } = model.data;
+  const digits = breakdownDigits(breakdown);
+  const parts = breakdownRows(breakdown).filter(([name]) => name !== "score");
+  const terms = parts.map(([name, label]) => `${formatSigned(breakdown[name], digits)} ${label}`);
   const { l, h, p } = state.drawing;
   const drawn = state.paper ? ` · Algorithm 1: l ${shortNumber(l)}, h ${shortNumber(h)}, p ${shortNumber(p)}` : "";
-  const total = `${terms.join(", ")} = ${formatNumber(account.score, digits)} ${measureName(model.data)}${drawn} · bilrp`;
+  const total = `${terms.join(", ")} = ${formatNumber(breakdown.score, digits)} ${measureName(model.data)}${drawn} · bilrp`;
   return [activeOf({ state }) ? dom.readout.textContent : "", total];
 }
 
@@ -91,7 +91,7 @@ export function figure(app) {
   legend.setAttribute("y", below);
   const [selection, total] = footerLines(app);
   const [readout, middle] = block(selection, below + Number(legend.getAttribute("height")) + 10, width, 14, ink.ink);
-  const [account, bottom] = block(total, middle, width, 12, ink.soft);
+  const [breakdown, bottom] = block(total, middle, width, 12, ink.soft);
   const [w, h] = [width + 2 * MARGIN, bottom + 2 * MARGIN];
   return node(
     "svg:svg",
@@ -103,7 +103,7 @@ export function figure(app) {
     ...["a", "b"].map((side) => captionOf(app, side, ink, top)),
     legend,
     ...readout,
-    ...account,
+    ...breakdown,
   );
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 // The texts above and below the figure: title, verdict, what carries it and what differs with crops, origin.
 
-import { accountDigits } from "./breakdown.js";
+import { breakdownDigits } from "./breakdown.js";
 import { node } from "./dom.js";
 import { differenceChoice, makeButton } from "./findings.js";
 import { buildTally } from "./tally.js";
@@ -14,7 +14,7 @@ const ONCE = { type: "button", tabindex: -1 }; // the keyboard reaches the same 
 
 /** The summary of a payload without one: the score. */
 const scoreWords = (data) =>
-  `${formatNumber(data.account.score, accountDigits(data.account))} ${measureName(data)}: this is what brings it about.`;
+  `${formatNumber(data.breakdown.score, breakdownDigits(data.breakdown))} ${measureName(data)}: this is what brings it about.`;
 
 /** How to read the figure. */
 export function leadParts(data, safe) {
@@ -78,7 +78,7 @@ function differenceItem(app, one) {
 export function listLead(app) {
   const { data, findings, differences } = app.model;
   const { carried, differs } = app.dom;
-  const { lead = "", named = [], text = "" } = data.carried ?? {};
+  const { lead = "", named = [], text = "" } = data.matches_text ?? {};
   const items = named.filter((k) => findings[k]).map((k) => matchItem(app, findings[k]));
   if (items.length) carried.replaceChildren(lead, ...joinItems(items), ".");
   else carried.textContent = spaced(text);

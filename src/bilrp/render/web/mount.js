@@ -1,7 +1,7 @@
 // @ts-check
 // mount(root, payload) → { ready, update, destroy }: an interactive explanation in its own shadow root.
 
-import { buildAccount } from "./breakdown.js";
+import { buildBreakdown } from "./breakdown.js";
 import { listenControls, setLook, showControls } from "./controls.js";
 import { buildModel } from "./data.js";
 import { node } from "./dom.js";
@@ -36,7 +36,7 @@ const startState = ({ findings, differences, style, styles, drawing, show }) => 
   anchor: null, // where a selection with Shift started
 });
 
-const PARTS = ["summary", "stage", "readout", "reserve", "legend", "found", "controls", "account", "explained", "listed", "matches"];
+const PARTS = ["summary", "stage", "readout", "reserve", "legend", "found", "controls", "breakdown", "explained", "listed", "matches"];
 
 /**
  * The elements of the page by name.
@@ -92,7 +92,7 @@ async function start(shadow, data, look, signal) {
   page.querySelector(".more").open = !app.compact;
   page.querySelector(".paper").open = app.state.paper;
   buildHeader(model, dom);
-  app.showChosen = buildAccount(model, dom.account, dom.explained);
+  app.showChosen = buildBreakdown(model, dom.breakdown, dom.explained);
   shadow.replaceChildren(page);
   Object.assign(page.dataset, look);
   dom.reserve.replaceChildren(...longestSentences(app).map((sentence) => node("p", {}, sentence)));

@@ -66,7 +66,7 @@ export const SKELETON = `
     <div class="columns">
       <section aria-label="What adds up to the score">
         <h2>What adds up to the score</h2>
-        <table class="account"><tbody></tbody></table>
+        <table class="breakdown"><tbody></tbody></table>
         <p class="explained"></p>
       </section>
       <section aria-label="Strongest pairs">

@@ -399,12 +399,12 @@ select option {
   gap: 36px 64px;
   margin: 22px 0 36px;
 }
-.account {
+.breakdown {
   width: 100%;
   border-collapse: collapse;
   font-size: 14px;
 }
-.account th {
+.breakdown th {
   text-align: left;
   font-weight: 400;
   color: var(--soft);
@@ -412,50 +412,50 @@ select option {
   padding: 6px 14px 6px 0;
   width: 1%;
 }
-.account td {
+.breakdown td {
   padding: 6px 0;
 }
-.account .bar {
+.breakdown .bar {
   width: 99%;
 }
-.account .bar svg {
+.breakdown .bar svg {
   display: block;
   width: 100%;
   height: 14px;
   background: var(--faint);
   overflow: visible;
 }
-.account :is(.number, .share) {
+.breakdown :is(.number, .share) {
   text-align: right;
   white-space: nowrap;
   padding-left: 16px;
   font-weight: 400;
 }
-.account .share {
+.breakdown .share {
   color: var(--soft);
   min-width: 8ch;
 }
-.account .positive rect {
+.breakdown .positive rect {
   fill: var(--positive);
 }
-.account .negative rect {
+.breakdown .negative rect {
   fill: var(--negative);
 }
-.account :is(.unattributed, .shared, .against, .references, .rest) rect {
+.breakdown :is(.unattributed, .shared, .reference_terms, .reference_score, .rest) rect {
   fill: var(--unattributed);
 }
-.account :is(.marks, .within_a, .within_b, .chosen) rect {
+.breakdown :is(.special_tokens, .self_terms_a, .self_terms_b, .chosen) rect {
   fill: var(--soft);
 }
-.account .score rect {
+.breakdown .score rect {
   fill: var(--ink);
 }
-.account .score > * {
+.breakdown .score > * {
   border-top: 1px solid var(--rule);
   padding-top: 9px;
   padding-bottom: 9px;
 }
-.account .score :is(th, .number) {
+.breakdown .score :is(th, .number) {
   color: var(--ink);
   font-weight: 600;
 }
@@ -551,7 +551,7 @@ kbd {
   .scene,
   .legend,
   .swatch,
-  .account rect,
+  .breakdown rect,
   .thumb {
     forced-color-adjust: none;
   }
