@@ -19,7 +19,7 @@ from bilrp.encoder import (
     diff_origins,
 )
 from bilrp.engine.plan import Plan
-from bilrp.engine.sparse_parts import DenseOnRead, LazyDenseParts, stored_parts
+from bilrp.engine.sparse_parts import DenseOnRead, LazyDenseParts, get_stored_parts
 from bilrp.errors import InputError, MismatchError
 from bilrp.inputs import Image, Text, View
 from bilrp.io import schema, store
@@ -59,7 +59,7 @@ class Decomposition:
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
         """[h]: the contribution of biases, constants, a reference and features outside every region."""
-        return self.embedding - stored_parts(self).sum(0)
+        return self.embedding - get_stored_parts(self).sum(0)
 
     @property
     def input_image(self) -> np.ndarray | None:
@@ -123,7 +123,7 @@ class Decomposition:
             return deserialize_decomposition(tensors, words)
 
     def __repr__(self) -> str:
-        count, size = stored_parts(self).shape
+        count, size = get_stored_parts(self).shape
         return f"Decomposition({count} regions × {size} coordinates, {self.origin.get('encoder')})"
 
 

@@ -102,7 +102,7 @@ def rows(
     dtype: torch.dtype,
 ) -> TorchSparseTangent | NativeSparseTangent:
     """Rows that hold these images, or (as memory that was used before) no numbers at all."""
-    tangent = kind(torch.full((kind.required_numel(of),), float("nan"), dtype=dtype), of)
+    tangent = kind(torch.full((kind.count_elements(of),), float("nan"), dtype=dtype), of)
     if values is not None:
         tangent.values.zero_()
         tangent.load_columns(values, torch.arange(len(values)))

@@ -19,7 +19,14 @@ from bilrp.engine import plan, sparse_parts
 from bilrp.engine.costs import Schedule, all_schedules
 from bilrp.engine.plan import PlanContext
 from bilrp.engine.program import Key
-from bilrp.engine.sparse_parts import AnyParts, SparseChunk, SparseParts, WindowedChunk, densify, stored_parts
+from bilrp.engine.sparse_parts import (
+    AnyParts,
+    SparseChunk,
+    SparseParts,
+    WindowedChunk,
+    densify,
+    get_stored_parts,
+)
 from bilrp.errors import MismatchError
 from bilrp.rules.freezing import freeze
 from bilrp.similarity import Similarity
@@ -235,7 +242,7 @@ def dense_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, dense_sizes):
     a, b = decompose_layers(1, dtype)[2], decompose_layers(2, dtype)[2]
-    assert isinstance(stored_parts(a), SparseParts)
+    assert isinstance(get_stored_parts(a), SparseParts)
     explanation = bilrp.pair(a, b, similarity=similarity)
     assert "Explanation" in repr(explanation) and "Decomposition" in repr(a)
     residue = a.unattributed
@@ -267,7 +274,7 @@ def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, dense_sizes, monkey
     with monkeypatch.context() as patch:
         patch.setattr(execute, "choose_sparse_taps", lambda *_: {})
         whole = decompose_layers(1)[2]
-    assert isinstance(stored_parts(whole), Tensor) and torch.equal(first, whole.parts)
+    assert isinstance(get_stored_parts(whole), Tensor) and torch.equal(first, whole.parts)
     renamed = replace(decomposition, name="other")
     assert renamed.name == "other" and torch.equal(renamed.parts, first)
     doubled = replace(decomposition, parts=2 * first)
@@ -285,7 +292,7 @@ def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, dense_sizes, monkey
 def test_parts_of_one_kind_pair_with_those_of_the_other():
     a, b = decompose_layers(1)[2], decompose_layers(2)[2]
     whole = replace(decompose_layers(2)[2], name="whole")
-    assert isinstance(stored_parts(whole), Tensor) and isinstance(stored_parts(b), SparseParts)
+    assert isinstance(get_stored_parts(whole), Tensor) and isinstance(get_stored_parts(b), SparseParts)
     expected = bilrp.pair(a, b, similarity="dot").relevance
     torch.testing.assert_close(
         bilrp.pair(a, whole, similarity="dot").relevance, expected, rtol=1e-12, atol=1e-12
@@ -311,11 +318,11 @@ def test_other_similarities_and_some_coordinates_get_matrices():
 
 def test_only_what_regions_hardly_reach_is_kept_so_and_projections_are_matrices():
     layers = decompose_layers(1)
-    assert [isinstance(stored_parts(layers[n]), SparseParts) for n in LAYERS] == [True, True, False]
+    assert [isinstance(get_stored_parts(layers[n]), SparseParts) for n in LAYERS] == [True, True, False]
     large = decompose_layers(1, regions=64)
-    assert not any(isinstance(stored_parts(d), SparseParts) for d in large.values())
+    assert not any(isinstance(get_stored_parts(d), SparseParts) for d in large.values())
     projected = decompose_layers(1, project=6)[2]
-    assert isinstance(stored_parts(projected), Tensor) and projected.parts.shape[1] == 6
+    assert isinstance(get_stored_parts(projected), Tensor) and projected.parts.shape[1] == 6
 
 
 def test_images_of_another_size_do_not_pair():
@@ -336,4 +343,4 @@ def test_copies_and_pickles_hold_the_matrix():
     ):
         act()
         for again in (copy.deepcopy(decomposition), pickle.loads(pickle.dumps(decomposition))):
-            assert isinstance(stored_parts(again), Tensor) and torch.equal(again.parts, expected)
+            assert isinstance(get_stored_parts(again), Tensor) and torch.equal(again.parts, expected)

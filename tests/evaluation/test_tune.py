@@ -41,7 +41,7 @@ def test_tune_recovers_the_rules_that_made_the_truth():
     layers = [nn.Linear(8, 12, bias=False), nn.ReLU(), nn.Linear(12, 6, bias=False), nn.ReLU()]
     net = nn.Sequential(*layers).requires_grad_(False).double()
     pairs = [(a, b) for a, b in torch.rand(2, 2, 1, 8, dtype=torch.float64)]
-    names = tuning.weighted_layers(net, pairs[0][0])
+    names = tuning.list_weighted_layers(net, pairs[0][0])
     wanted = dict(zip(names, (0.4, 0.06), strict=True))
     truths = [
         bilrp.explain(net, *p, composite=tuning.build_composite(wanted), similarity="dot").relevance
@@ -59,7 +59,7 @@ def test_only_the_layers_asked_for_are_tuned():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 6)).requires_grad_(False)
     x, y = torch.rand(2, 1, 8)
-    last = tuning.weighted_layers(net, x)[-1]
+    last = tuning.list_weighted_layers(net, x)[-1]
     base = composites.uniform(0.3)
     found = evaluation.tune(
         net, [(x, y)], lambda e, k: -(e.unattributed**2), layers=[last], otherwise=base, grid=(0.0, 0.5)

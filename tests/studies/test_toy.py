@@ -32,7 +32,7 @@ def close(found, expected):
 @pytest.mark.parametrize("gammas", [(0.0, 0.0, 0.0), (0.09, 0.09, 0.09), (0.25, 0.0, 1.0)])
 def test_batched_parts_are_the_engines(setting, gammas):
     net, pairs = setting
-    names = tuning.weighted_layers(net, pairs.a[:1])
+    names = tuning.list_weighted_layers(net, pairs.a[:1])
     book = tuning.build_composite(dict(zip(names, gammas, strict=True)))
     found = methods.compute_parts(net, pairs.a, gammas)
     for k in range(len(pairs.a)):

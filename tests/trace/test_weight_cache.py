@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bilrp
-from bilrp.trace.weight_cache import MAX_RATIO, cached_tensor, use_weight_cache
+from bilrp.trace.weight_cache import MAX_RATIO, cache_tensor, use_weight_cache
 
 
 def net(seed: int = 0) -> nn.Sequential:
@@ -168,7 +168,7 @@ def test_it_holds_as_much_as_the_weights_take_and_goes_with_the_model() -> None:
     weights = list(model.parameters())
     for name in range(5 * len(weights)):
         with use_weight_cache(model, weights, "state"):
-            result.append(weakref.ref(cached_tensor(name, [weights[0]], weights[0].abs)))
+            result.append(weakref.ref(cache_tensor(name, [weights[0]], weights[0].abs)))
     alive = sum(t.numel() for t in (ref() for ref in result) if t is not None)
     assert 0 < alive <= MAX_RATIO * sum(w.numel() for w in weights) + weights[0].numel()
     del model, weights
@@ -180,5 +180,5 @@ def test_what_was_written_to_is_made_again() -> None:
     model = net()
     weight = model.get_parameter("0.weight").detach()
     with use_weight_cache(model, [weight], "state"):
-        cached_tensor("size", [weight], weight.abs).zero_()
-        assert torch.equal(cached_tensor("size", [weight], weight.abs), weight.abs())
+        cache_tensor("size", [weight], weight.abs).zero_()
+        assert torch.equal(cache_tensor("size", [weight], weight.abs), weight.abs())

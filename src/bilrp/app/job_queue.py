@@ -54,6 +54,13 @@ class Job:
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
     def on_progress(self, what: str, done: int, total: int) -> None:
+        """Emit the progress of this job, as a hook of `bilrp.progress`; raise Cancelled if its client has gone.
+
+        Args:
+            what: What is being done.
+            done: Steps done.
+            total: Steps in all.
+        """
         if self.cancelled.is_set() and not self.persistent:
             raise Cancelled
         self.emit(what=what, done=done, total=total)

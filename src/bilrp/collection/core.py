@@ -22,7 +22,7 @@ from bilrp.collection.description import check_encoder, check_origin, load_encod
 from bilrp.collection.items_table import ItemsTable
 from bilrp.collection.packed_parts import PackedParts, SparseColumns
 from bilrp.collection.parts_table import PartsTable
-from bilrp.collection.sources import SourceItem, decode_path, stored_content_hash
+from bilrp.collection.sources import SourceItem, decode_path, parse_content_hash
 from bilrp.collection.subquery import as_vector, query_vector
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_item
@@ -316,7 +316,7 @@ class Collection:
         row = self.items.take([position], ["text", "stamp"])
         if row["text"][0] is not None:
             return row["text"][0]
-        content_hash = stored_content_hash(self.ids[position], row["stamp"][0])
+        content_hash = parse_content_hash(self.ids[position], row["stamp"][0])
         source = self.items.sources[position]
         for name in (source, decode_path(source)):
             path = os.path.join(self.path, name)

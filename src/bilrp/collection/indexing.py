@@ -302,7 +302,7 @@ def _prune(path: str, scope: Sequence[Path], source_items: Sequence[SourceItem])
         return 0
     paths = {each.encoded_path for each in source_items if isinstance(each.content, Path)}
     ids = {each.content_id() for each in source_items if isinstance(each.content, str)}
-    ids |= {each.failed_id() for each in source_items}
+    ids |= {each.make_failed_id() for each in source_items}
     rows = tables.read_columns(dataset, ["id", "source"])
     gone = [
         key

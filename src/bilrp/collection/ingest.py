@@ -51,7 +51,7 @@ def read_source_item(encoder: Encoder, source_item: SourceItem, known_ids: Conta
         failed = str(error)
     except Exception as error:  # an encoder's own reader may raise anything
         failed = f"{type(error).__name__}: {describe_error(error)}"
-    return ReadResult(source_item, source_item.failed_id(), stamp, failed=failed)
+    return ReadResult(source_item, source_item.make_failed_id(), stamp, failed=failed)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def embed(
         if failed is None and new.get(each.id) is not each:
             outcomes.append(Outcome(each.id, name, each.source_item.encoded_path, is_duplicate=True))
             continue
-        key = each.id if failed is None else each.source_item.failed_id()
+        key = each.id if failed is None else each.source_item.make_failed_id()
         values = embedding.float().numpy() if failed is None and isinstance(embedding, Tensor) else None
         notes = () if each.item is None else tuple(each.item.notes)
         outcomes.append(Outcome(key, name, each.source_item.encoded_path, failed, notes=notes))

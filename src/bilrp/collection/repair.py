@@ -326,7 +326,13 @@ def _load_correction(tensors: Mapping[str, Tensor], number: int, about: Mapping[
 def embed_part(
     encoder: Encoder, item: Item, part: ShortcutPart
 ) -> tuple[Float[Tensor, " h"], Float[Tensor, " h"]]:
-    """Return Σ_{I∈S} P_I of the regions S in a part, by one push of their union, and the embedding."""
+    """Return Σ_{I∈S} P_I of the regions S in a part, by one push of their union, and the embedding.
+
+    Args:
+        encoder: The encoder.
+        item: An input that has the part.
+        part: Which of its regions are meant.
+    """
     own = choose_regions(encoder, item)
     numbers = part.regions(item, encoder)
     if not numbers:

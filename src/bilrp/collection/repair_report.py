@@ -155,12 +155,24 @@ def list_missed(
 
 
 def compute_net_gain(after: Measurement, before: Measurement, share: float) -> float:
-    """Return neighbours restored minus neighbours lost, where `share` of the items have the part."""
+    """Return neighbours restored minus neighbours lost, where `share` of the items have the part.
+
+    Args:
+        after: Measured with the candidate.
+        before: Measured without it.
+        share: Fraction of the items that have the part.
+    """
     return share * (after.restored - before.restored) + (1 - share) * (after.others - before.others)
 
 
 def is_worth_it(after: Measurement, before: Measurement, share: float) -> bool:
-    """Return whether a candidate does more good than harm."""
+    """Return whether a candidate does more good than harm.
+
+    Args:
+        after: Measured with the candidate.
+        before: Measured without it.
+        share: Fraction of the items that have the part.
+    """
     return after.restored - before.restored >= MIN_GAIN and compute_net_gain(after, before, share) > 0
 
 

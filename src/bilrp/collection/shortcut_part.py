@@ -47,7 +47,13 @@ class ShortcutPart(Protocol):
         ...
 
     def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
-        """Return the input with the part of a donor."""
+        """Return the input with the part of a donor.
+
+        Args:
+            item: The input.
+            donor: An input that has the part.
+            encoder: Reads the new input, if it is a text.
+        """
         ...
 
     def regions(self, item: Item, encoder: Encoder) -> list[int]:
@@ -171,7 +177,13 @@ class TextPart:
 
 
 def deserialize_part(kind: str, tensors: dict[str, Tensor], values: dict[str, Any]) -> ShortcutPart:
-    """Rebuild a part from what `serialize` returned."""
+    """Rebuild a part from what `serialize` returned.
+
+    Args:
+        kind: `kind` of its class.
+        tensors: Its tensors.
+        values: Its other values.
+    """
     if kind == TextPart.kind:
         return TextPart(str(values["words"]), bool(values["at_start"]))
     mask, template = tensors["mask"].bool(), tensors["template"]

@@ -96,15 +96,15 @@ class SourceItem:
         """The path as valid UTF-8, see `encode_path`."""
         return encode_path(self.source)
 
-    def failed_id(self) -> str:
+    def make_failed_id(self) -> str:
         """Return the id of an input that failed, by path and name, because failed inputs may share a content."""
         return self.key or replace(self, content=f"{self.encoded_path} {self.name}").content_hash()
 
 
-def stored_content_hash(key: str, stamp: str | None) -> str:
+def parse_content_hash(key: str, stamp: str | None) -> str:
     """Return the hash of the content that was indexed: part of a record's stamp, else the id.
 
-    >>> stored_content_hash("doc-1", "record 12ab 34cd"), stored_content_hash("12ab", "")
+    >>> parse_content_hash("doc-1", "record 12ab 34cd"), parse_content_hash("12ab", "")
     ('12ab', '12ab')
     """
     words = (stamp or "").split(" ")

@@ -95,10 +95,10 @@ def estimate_ink(gray: np.ndarray) -> np.ndarray:
     return np.clip((dark / contrast - 0.2) / 0.6, 0, 1).astype(np.float32)
 
 
-def connected_components(mask: np.ndarray) -> list[tuple[tuple[slice, slice], int]]:
+def find_components(mask: np.ndarray) -> list[tuple[tuple[slice, slice], int]]:
     """Return the (rows, columns) slices and the number of pixels of each connected component of a mask.
 
-    >>> [size for _, size in connected_components(np.eye(3, dtype=bool))]
+    >>> [size for _, size in find_components(np.eye(3, dtype=bool))]
     [3]
     """
     measure = import_optional("skimage.measure", "tables", "scanned tables")
@@ -112,7 +112,7 @@ def estimate_digit_height(ink: np.ndarray) -> float | None:
     >>> estimate_digit_height(np.zeros((64, 64), np.float32)) is None
     True
     """
-    components = connected_components(ink > 0.5)
+    components = find_components(ink > 0.5)
     boxes = [(s[0].stop - s[0].start, s[1].stop - s[1].start) for s, _ in components]
     sizes = np.array([h for h, w in boxes if h >= 6 and 0.15 * h <= w <= 1.3 * h], dtype=float)
     if sizes.size < 12:

@@ -90,7 +90,8 @@ class ImageProcessor:
         round_crop: round half a pixel of the crop's place to even, as torchvision does, instead of down.
         dtype: of the input tensor.
 
-    >>> ImageProcessor(size=(32, 32), crop=None, resample=2, factor=(1.0,) * 3, shift=(0.0,) * 3).resized_size((64, 48))
+    >>> processor = ImageProcessor(size=(32, 32), crop=None, resample=2, factor=(1.0,) * 3, shift=(0.0,) * 3)
+    >>> processor.compute_resized_size((64, 48))
     (32, 32)
     """
 
@@ -106,7 +107,7 @@ class ImageProcessor:
     def __call__(self, raw_input: InputLike) -> Item:
         """Return the model's input, with the original image for display."""
         image = images.open_image(raw_input)
-        wide, high = self.resized_size(image.size)
+        wide, high = self.compute_resized_size(image.size)
         if wide * high > images.MAX_INPUT_PIXELS:
             raise InputError(
                 f"an image of {image.size[0]}×{image.size[1]} would be resized to {wide}×{high}: too large"
@@ -125,7 +126,7 @@ class ImageProcessor:
         box = (crop_box[0] * across, crop_box[1] * down, crop_box[2] * across, crop_box[3] * down)
         return Item(x, view=Image.from_image(image, box), name=images.input_name(raw_input))
 
-    def resized_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
+    def compute_resized_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
         """Return the (width, height) before the crop, for an image of this (width, height)."""
         if self.size is None:
             return image_size

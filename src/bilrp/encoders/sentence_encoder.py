@@ -45,12 +45,12 @@ class SentenceModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.embedding_offset is not None:
             x = x - self.embedding_offset[:, : x.shape[1]]
-        hidden = self.hidden(x)
+        hidden = self.encode_tokens(x)
         for head in self.heads:
             hidden = head(hidden)
         return hidden
 
-    def hidden(self, x: Tensor) -> Tensor:
+    def encode_tokens(self, x: Tensor) -> Tensor:
         """Return the last hidden state, one vector per token."""
         return self.transformer(inputs_embeds=x).last_hidden_state
 
@@ -130,7 +130,7 @@ def sentence(
     )
     module = SentenceModel(transformer, _build_heads(model_folder, reader, pooling, normalize)).to(dtype)
     if features == "sum":
-        offset = find_embedding_offset(module.hidden, reader.embed_tokens([0] * (max_tokens or 1)))
+        offset = find_embedding_offset(module.encode_tokens, reader.embed_tokens([0] * (max_tokens or 1)))
         module = SentenceModel(transformer, list(module.heads), offset)
         reader = replace(reader, embedding_offset=offset)
     overrides = {"pooling": pooling, "normalize": normalize}

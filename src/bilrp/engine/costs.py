@@ -113,7 +113,7 @@ class ScheduleCosts:
                 macs, overhead = sparse.count_cost(link.map, sources, target, link.shapes)
                 macs += sparse.count_setup_macs(link.map, sources[0], link.shapes)
                 costs[i] = float(
-                    macs + overhead + MACS_PER_MOVED_NUMBER * context.tangent_type.required_numel(target)
+                    macs + overhead + MACS_PER_MOVED_NUMBER * context.tangent_type.count_elements(target)
                 )
         return costs
 

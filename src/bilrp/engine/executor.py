@@ -215,8 +215,8 @@ def _push_windowed_stage(
     if plan.schedule.sparse_end > windowed_end:
         layouts = context.layouts(index, windowed_end, plan.schedule.sparse_end)
         tangent_type = context.tangent_type
-        buffers.reserve(max(map(tangent_type.required_numel, layouts.values())))
-        values = buffers.acquire(tangent_type.required_numel(layouts[end])).zero_()
+        buffers.reserve(max(map(tangent_type.count_elements, layouts.values())))
+        values = buffers.acquire(tangent_type.count_elements(layouts[end])).zero_()
         tangent = tangent_type(values, layouts[end])
     column = torch.full((context.partition.count,), -1)
     column[index] = torch.arange(len(index))
@@ -252,7 +252,7 @@ def _push_sparse_stage(
     for i, link in enumerate(links):
         sources, layout = [alive[s] for s in link.sources], layouts[link.target]
         unused = [source for source in set(link.sources) if last_use[source] == i]
-        target = tangent_type(buffers.acquire(tangent_type.required_numel(layout)), layout)
+        target = tangent_type(buffers.acquire(tangent_type.count_elements(layout)), layout)
         sparse.push_map(link.map, sources, target, link.shapes)
         for source in unused:
             buffers.release(alive.pop(source).values)

@@ -161,7 +161,7 @@ def _sparse_push_macs(
     setup: dict[Key, int] = {}
     for chunk in chunks if schedule.sparse_end > schedule.windowed_end else []:
         layouts = context.layouts(chunk, schedule.windowed_end, schedule.sparse_end)
-        sizes = {key: context.tangent_type.required_numel(layout) for key, layout in layouts.items()}
+        sizes = {key: context.tangent_type.count_elements(layout) for key, layout in layouts.items()}
         peak = max(
             peak, memory.peak_sparse_numel(context.links[schedule.windowed_end : schedule.sparse_end], sizes)
         )
@@ -185,7 +185,7 @@ def _choose_chunk_sizes(context: PlanContext, schedule: Schedule) -> tuple[int, 
     if schedule.sparse_end > schedule.windowed_end:
         # An upper bound: the receptive fields of one chunk cover only a part of these rows.
         layouts = context.layouts(torch.arange(count), schedule.windowed_end, schedule.sparse_end)
-        sizes = {key: context.tangent_type.required_numel(layout) for key, layout in layouts.items()}
+        sizes = {key: context.tangent_type.count_elements(layout) for key, layout in layouts.items()}
         largest = max(
             sizes[link.target] + sum(sizes[s] for s in link.sources)
             for link in links[schedule.windowed_end : schedule.sparse_end]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bilrp.engine import receptive_fields
 from bilrp.engine.executors import sparse, tiles, windowed
-from bilrp.engine.executors.sparse_layout import SparseLayout, reached_mask
+from bilrp.engine.executors.sparse_layout import SparseLayout, mask_reached
 from bilrp.engine.maps.base import is_image
 from bilrp.engine.masks import mask_and
 from bilrp.engine.program import Key, Link, Program, pull_to
@@ -115,7 +115,7 @@ class PlanContext:
         cones = {key: self.cones[key].select(chunk) for key in self._keys(first, last)}
         used = {key: mask_and(self.output_support[key], need[key]) for key in cones}
         return {  # .bool(): the support of a user's map may be numeric
-            key: SparseLayout(mask_and(used[key], reached_mask(cone, used[key].shape[2])).bool(), cone)
+            key: SparseLayout(mask_and(used[key], mask_reached(cone, used[key].shape[2])).bool(), cone)
             for key, cone in cones.items()
         }
 

@@ -251,12 +251,12 @@ class DenseOnRead:
     def __get__(self, owner: object | None, kind: type | None = None) -> Tensor:
         if owner is None:
             raise AttributeError("parts")  # so that the field has no default
-        parts = densify(stored_parts(owner))
+        parts = densify(get_stored_parts(owner))
         self.__set__(owner, parts)
         return parts
 
 
-def stored_parts(owner: object) -> AnyParts:
+def get_stored_parts(owner: object) -> AnyParts:
     """Return parts as they are stored, sparse or dense."""
     return getattr(owner, STORED_NAME)
 
@@ -271,7 +271,7 @@ def choose_sparse_taps(context: PlanContext, schedule: Schedule) -> dict[Key, in
     for i, link in enumerate(context.links[: schedule.sparse_end]):
         if link.target in context.taps and link.target != last_pushed:
             size = _windowed_numel(context, link.target, link.shape) if i < schedule.windowed_end else 0
-            size = size or context.tangent_type.required_numel(
+            size = size or context.tangent_type.count_elements(
                 SparseLayout(context.output_support[link.target], context.cones[link.target])
             )
             if size < MAX_SPARSE_FRACTION * context.region_count * link.shape.numel():

@@ -56,11 +56,11 @@ from bilrp.evaluation.metrics import (
 from bilrp.evaluation.sanity_checks import (
     Method,
     add_noise,
+    list_weighted_modules,
     random_method,
     randomization,
     randomize_weights,
     stability,
-    weighted_modules,
 )
 from bilrp.evaluation.tuning import TuningResult, tune
 
@@ -83,6 +83,7 @@ __all__ = [
     "hit_rate",
     "insertion",
     "insertion_order",
+    "list_weighted_modules",
     "match_pasted_regions",
     "match_regions",
     "paste_patch",
@@ -99,5 +100,4 @@ __all__ = [
     "tune",
     "warp_image",
     "warp_pixel_map",
-    "weighted_modules",
 ]

@@ -220,7 +220,14 @@ class TracedInput:
 def trace_inputs(
     encoder: EncoderOrPair, a: InputLike, b: InputLike, regions: RegionSpecs | None
 ) -> tuple[TracedInput, TracedInput]:
-    """Read both inputs and record the encoders' runs on them."""
+    """Read both inputs and record the encoders' runs on them.
+
+    Args:
+        encoder: One encoder, or one for each input.
+        a: First input.
+        b: Second input.
+        regions: Regions of both inputs; default: those of the encoder.
+    """
     first, second = (
         trace_input(side_encoder, raw_input, spec)
         for side_encoder, raw_input, spec in zip(
@@ -231,7 +238,13 @@ def trace_inputs(
 
 
 def trace_input(encoder: Encoder, raw_input: InputLike, spec: RegionSpec | None) -> TracedInput:
-    """Read an input and record the encoder's run on it."""
+    """Read an input and record the encoder's run on it.
+
+    Args:
+        encoder: The encoder.
+        raw_input: The input.
+        spec: Its regions; default: those of the encoder.
+    """
     item = read_item(encoder, raw_input)
     with torch.no_grad():
         tape = encoder.record(item.x, item.model_input)
@@ -273,7 +286,14 @@ def _pull_gradients(program: Program, seeds: Tensor) -> Tensor:
 def integrate_gradients(
     side: TracedInput, *, steps: int, baseline: float | Tensor = 0.0, bar: Progress
 ) -> Decomposition:
-    """Return integrated gradients of every coordinate, summed over regions, as the parts of one input."""
+    """Return integrated gradients of every coordinate, summed over regions, as the parts of one input.
+
+    Args:
+        side: The input.
+        steps: Points of the quadrature on the path.
+        baseline: Where the path begins.
+        bar: Shows the progress.
+    """
     start = _baseline_input(side.x, baseline)
     difference = side.x - start
     nodes, weights = np.polynomial.legendre.leggauss(steps)

@@ -139,7 +139,7 @@ def pairx(
     sides = trace_inputs(encoder, a, b, regions)
     explanation = pair(*(_empty_decomposition(side, "pairx") for side in sides), similarity=similarity)
     embeddings = [side.tape.result.flatten() for side in sides]
-    targets = paired_vectors(_resolve(similarity, [explanation.a, explanation.b]), *embeddings)
+    targets = pair_vectors(_resolve(similarity, [explanation.a, explanation.b]), *embeddings)
     with torch.no_grad():
         left, right = (find_middle(side.tape, rules) for side in sides)
         if left.vectors.shape[1] != right.vectors.shape[1]:
@@ -178,7 +178,13 @@ def cover_regions(side: TracedInput, fill: Fill | None, bar: Progress) -> Decomp
 def pair_covered(
     a: Decomposition, b: Decomposition, *, similarity: str | Similarity | None = None
 ) -> Explanation:
-    """Return the second differences of the score from two decompositions of `cover_regions`."""
+    """Return the second differences of the score from two decompositions of `cover_regions`.
+
+    Args:
+        a: First input.
+        b: Second input.
+        similarity: Default: the encoder's own.
+    """
     explanation = pair(a, b, similarity=similarity)
     scores = _score_table(_resolve(similarity, [a, b]), a, b)
     relevance = scores[:1, :1] - scores[1:, :1] - scores[:1, 1:] + scores[1:, 1:]
@@ -200,8 +206,14 @@ def match_mutually(
     return (first * second).to(a)
 
 
-def paired_vectors(similarity: Similarity, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return v and v' with y = ⟨φ, v⟩ = ⟨φ', v'⟩: what the similarity pairs each embedding with, norms frozen."""
+def pair_vectors(similarity: Similarity, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return v and v' with y = ⟨φ, v⟩ = ⟨φ', v'⟩: what the similarity pairs each embedding with, norms frozen.
+
+    Args:
+        similarity: The similarity.
+        a: First embedding.
+        b: Second embedding.
+    """
     form = similarity.relevance_fn(a, b)
     with torch.enable_grad():
         left, right = (each.detach().clone().requires_grad_() for each in (a, b))

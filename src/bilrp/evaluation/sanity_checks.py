@@ -48,7 +48,7 @@ def randomization(
     """
     encoder = as_encoder(encoder)
     before = method(encoder, a, b).relevance
-    total = len(weighted_modules(encoder.module))
+    total = len(list_weighted_modules(encoder.module))
     depths = range(1, total + 1) if depths is None else depths
     return {
         depth: rank_correlation(before, method(randomize_weights(encoder, depth, seed=seed), a, b).relevance)
@@ -66,7 +66,7 @@ def randomize_weights(encoder: EncoderLike, depth: int, *, seed: int = 0) -> Enc
     """
     encoder = as_encoder(encoder)
     module = deepcopy(encoder.module)
-    layers = weighted_modules(module)
+    layers = list_weighted_modules(module)
     if not 1 <= depth <= len(layers):
         raise InputError(
             f"this encoder has {len(layers)} layers with weights, depth must be 1 … {len(layers)}, got {depth}"
@@ -81,7 +81,7 @@ def randomize_weights(encoder: EncoderLike, depth: int, *, seed: int = 0) -> Enc
     return replace(encoder, module=module, name=f"{encoder.name} (last {depth} randomised, seed {seed})")
 
 
-def weighted_modules(module: Callable[..., object]) -> list[nn.Module]:
+def list_weighted_modules(module: Callable[..., object]) -> list[nn.Module]:
     """Return the modules that own a weight matrix or kernel, in their order of definition."""
     if not isinstance(module, nn.Module):
         raise InputError(

@@ -84,7 +84,7 @@ def tune(
         raise InputError("tuning needs at least one pair")
     encoder = as_encoder(encoder)
     inputs = [(read_tensor(encoder, a), read_tensor(encoder, b)) for a, b in pairs]
-    names = tuple(weighted_layers(encoder, inputs[0][0]) if layers is None else layers)
+    names = tuple(list_weighted_layers(encoder, inputs[0][0]) if layers is None else layers)
 
     def mean_metric(gammas: tuple[float, ...]) -> float:
         composite = build_composite(dict(zip(names, gammas, strict=True)), otherwise=otherwise)
@@ -151,7 +151,7 @@ def search_gammas(
     return best, known[best], list(known.items())
 
 
-def weighted_layers(encoder: EncoderLike, x: InputLike) -> list[str]:
+def list_weighted_layers(encoder: EncoderLike, x: InputLike) -> list[str]:
     """Return the names of the encoder's weighted steps in order, as used by composites."""
     encoder = as_encoder(encoder)
     with torch.no_grad():

@@ -106,7 +106,7 @@ class Report:
         return [block for part in self.sections for block in part.blocks if isinstance(block, Picture)]
 
 
-def skipped_sections(skipped: Sequence[Any]) -> list[Section]:
+def list_skipped_files(skipped: Sequence[Any]) -> list[Section]:
     """Return a section about skipped files (each with `file` and `reason`), or [] if there are none."""
     if not skipped:
         return []

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bilrp.engine.maps import Jacobian, Linear, Map, Mean, Narrow, Pad, PermuteChannels, Rearrange, Scale, Sum
 from bilrp.errors import RuleError
-from bilrp.rules.attention import unfused_attention
+from bilrp.rules.attention import make_unfused_attention
 from bilrp.rules.norms import NORM_FREEZERS, freeze_norm, uses_input_statistics
 from bilrp.rules.rule import Rule
 from bilrp.rules.verification import verify_substitute
@@ -157,7 +157,7 @@ def _freeze_jacobian(step: Step) -> Map:
     ):
         slope = torch.func.vjp(step.run, *step.values)[1](torch.ones_like(step.result))[0]
         return Scale(slope)
-    function = unfused_attention(step) if step.operation.kind == "attention" else step.run
+    function = make_unfused_attention(step) if step.operation.kind == "attention" else step.run
     return Jacobian(function, step.values, tuple(range(len(step.inputs))))
 
 

@@ -32,7 +32,7 @@ def freeze_attention(step: Step) -> Map:
     return mix
 
 
-def unfused_attention(step: Step) -> Callable[..., Tensor]:
+def make_unfused_attention(step: Step) -> Callable[..., Tensor]:
     """Return the attention computed by torch's math kernel: the fused kernels have no forward-mode derivative.
 
     The kernel is called directly, because torch's own kernel selection (`sdpa_kernel`) is process-wide.

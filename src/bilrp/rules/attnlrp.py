@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bilrp.engine.maps import Jacobian, Linear, Map
 from bilrp.errors import RuleError
-from bilrp.rules.attention import unfused_attention
+from bilrp.rules.attention import make_unfused_attention
 from bilrp.rules.rule import Rule, format_number
 from bilrp.trace.tape import Slot, Step
 
@@ -54,7 +54,7 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
         if step.operation.kind != "attention":
             raise RuleError(f"shared_attention is a rule for attention, not for {step.describe()}")
         by_slot = _shares_by_slot(step, shares)
-        at, plain = step.values, unfused_attention(step)
+        at, plain = step.values, make_unfused_attention(step)
 
         def function(*live: Tensor) -> Tensor:
             # At t = v, the derivative of f(v + share·(t − v)) is that of f times the share.

@@ -86,7 +86,7 @@ def freeze_step(step: Step, composite: CompositeFunction) -> Link:
     """Freeze a step by the composite's rule, and verify the map."""
     rule = composite(step)
     if rule is None:
-        raise RuleError(missing_rule_message(step, composite))
+        raise RuleError(describe_missing_rule(step, composite))
     if not isinstance(rule, Rule):
         raise RuleError(
             f"{composite_name(composite)} gave {type(rule).__name__} for {step.describe()}, not a rule"
@@ -127,7 +127,7 @@ def freeze_mask(step: Step) -> Link:
     )
 
 
-def missing_rule_message(step: Step, composite: CompositeFunction) -> str:
+def describe_missing_rule(step: Step, composite: CompositeFunction) -> str:
     """Return a one-line message: the step, its shapes, and the call that fixes it."""
     made_by = " and ".join(source.name for source in step.sources)
     reason, rule, mode = "", "jacobian()", ""

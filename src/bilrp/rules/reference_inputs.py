@@ -51,10 +51,10 @@ def mean(x: Tensor) -> Tensor:
     return x.mean((2, 3), keepdim=True).expand_as(x).contiguous()
 
 
-def blurred(x: Tensor) -> Tensor:
+def blur(x: Tensor) -> Tensor:
     """Return the image without detail finer than an eighth of its shorter side (a box blur, applied twice).
 
-    >>> blurred(torch.ones(1, 3, 32, 32)).shape
+    >>> blur(torch.ones(1, 3, 32, 32)).shape
     torch.Size([1, 3, 32, 32])
     """
     _check_image(x, "blurred")
@@ -66,7 +66,7 @@ def blurred(x: Tensor) -> Tensor:
 
 REFERENCES: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": mean,
-    "blurred": blurred,
+    "blurred": blur,
     "zero": torch.zeros_like,
 }
 

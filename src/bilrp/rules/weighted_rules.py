@@ -27,7 +27,7 @@ from bilrp.trace.layer_weights import Weights, empty_weights_like, extract_weigh
 from bilrp.trace.linear_operators import Convolution
 from bilrp.trace.numerics import all_finite, all_negative, compute_relu_gate, has_negative
 from bilrp.trace.tape import Step
-from bilrp.trace.weight_cache import cached_tensor
+from bilrp.trace.weight_cache import cache_tensor
 
 
 def by_terms(
@@ -115,7 +115,7 @@ def _weights_for_reading(w: Weights) -> Tensor:
     """Return the weights of a convolution in the memory layout of the windowed and sparse kernels."""
     if not isinstance(w.operator, Convolution) or w.operator.transposed or w.operator.groups > 1:
         return w.weight
-    return cached_tensor("turned", [w.weight], lambda: to_kernel_layout(w.weight))
+    return cache_tensor("turned", [w.weight], lambda: to_kernel_layout(w.weight))
 
 
 def _bias_to_inputs_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
@@ -156,7 +156,7 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
     # A fused ReLU removes every output z < 0.
     if not mixed and (gated or not has_negative(w.z, w.ranges)):
         return [_one_sided_term(w, more, half, sign)]
-    size = cached_tensor("size", [w.weight], lambda: torch.abs(w.weight, out=empty_weights_like(w.weight)))
+    size = cache_tensor("size", [w.weight], lambda: torch.abs(w.weight, out=empty_weights_like(w.weight)))
     total = w.apply(size, w.a.abs(), None if w.bias is None else w.bias.abs())
     u = _safe_divide(w.z.abs(), more * w.z.abs() + half * total)
     sided = half * (u * compute_relu_gate(w.z) if gated else torch.where(w.z > 0, u, -u))
@@ -168,7 +168,7 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
 
 def _one_sided_term(w: Weights, more: float, half: float, sign: float) -> Term:
     """Return diag(z / ρ(z)) ρ(W) for outputs z > 0 if all inputs have one sign, ρ(W) = (1 + γ/2) W ± γ/2 |W|."""
-    shares = cached_tensor(
+    shares = cache_tensor(
         ("shared", more, half * sign), [w.weight], lambda: _modified_weights(w.weight, more, half * sign)
     )
     bias = None if w.bias is None else more * w.bias + half * w.bias.abs()

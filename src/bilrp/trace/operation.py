@@ -243,7 +243,14 @@ def product(
     rule: DefaultRule | None = "product",
     arg_positions: ArgPositions | None = None,
 ) -> Op:
-    """Describe a product; its default rule freezes the gate or scale factor if there is exactly one."""
+    """Describe a product; its default rule freezes the gate or scale factor if there is exactly one.
+
+    Args:
+        name: Name of the torch call.
+        aliases: Other names of it.
+        rule: Name of its default rule.
+        arg_positions: Where its operands are, if not first.
+    """
     return Op(name, "product", aliases, linear_in="one", rule=rule, arg_positions=arg_positions)
 
 

@@ -23,7 +23,7 @@ from bilrp.trace.linear_operators import Convolution, Dense
 from bilrp.trace.numerics import compute_relu_gate
 from bilrp.trace.operation_table import OPERATIONS
 from bilrp.trace.tape import Slot, Step, Tape, tree_map
-from bilrp.trace.weight_cache import cached_tensor
+from bilrp.trace.weight_cache import cache_tensor
 
 BATCH_NORM_ARGUMENTS = ("running_mean", "running_var", "weight", "bias")
 
@@ -189,7 +189,7 @@ def _fold_norm(first: Step, second: Step) -> Step | None:
     bias = shift if weights.bias is None else weights.bias * scale + shift
     sources = (weights.weight, *(second.argument(i, name) for i, name in enumerate(BATCH_NORM_ARGUMENTS, 1)))
     name = ("folded", second.argument(7, "eps", 1e-5), weights.operator)
-    weight = cached_tensor(name, sources, lambda: _scale_channels(weights.weight, scale, weights.operator))
+    weight = cache_tensor(name, sources, lambda: _scale_channels(weights.weight, scale, weights.operator))
     return replace(
         first,
         args=(Slot(0), weight, bias, *first.args[3:]),

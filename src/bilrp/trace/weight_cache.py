@@ -40,7 +40,7 @@ class _ActiveCache:
 
 @contextmanager
 def use_weight_cache(model: object, weights: Sequence[Tensor], state: str) -> Iterator[None]:
-    """Within the block, let `cached_tensor` store what is computed from the weights.
+    """Within the block, let `cache_tensor` store what is computed from the weights.
 
     Args:
         model: the model; its cache is dropped with it.
@@ -61,7 +61,7 @@ def use_weight_cache(model: object, weights: Sequence[Tensor], state: str) -> It
         _ACTIVE.reset(token)
 
 
-def cached_tensor(name: Hashable, sources: Sequence[Tensor | None], compute: Callable[[], Tensor]) -> Tensor:
+def cache_tensor(name: Hashable, sources: Sequence[Tensor | None], compute: Callable[[], Tensor]) -> Tensor:
     """Return `compute()`, or the cached result of an earlier input if all sources are weights or cached tensors.
 
     Args:
@@ -71,7 +71,7 @@ def cached_tensor(name: Hashable, sources: Sequence[Tensor | None], compute: Cal
 
     >>> net = torch.nn.Linear(2, 2)
     >>> with use_weight_cache(net, [net.weight], "hash of the weights"):
-    ...     cached_tensor("size", [net.weight], net.weight.abs) is cached_tensor("size", [net.weight], net.weight.abs)
+    ...     cache_tensor("size", [net.weight], net.weight.abs) is cache_tensor("size", [net.weight], net.weight.abs)
     True
     """
     cache = _ACTIVE.get()

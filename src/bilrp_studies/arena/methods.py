@@ -24,7 +24,7 @@ from bilrp.evaluation.feature_baselines import (
     cover_regions,
     decompose_last_layer,
     pair_covered,
-    paired_vectors,
+    pair_vectors,
 )
 from bilrp.evaluation.positions import find_last
 from bilrp.explanation import Explanation, pair
@@ -154,7 +154,7 @@ def grad_cam(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Te
     """
     sides = trace_inputs(encoder, a, b, regions)
     embeddings = [side.tape.result.flatten() for side in sides]
-    targets = paired_vectors(resolve_similarity(None, encoder.similarity), *embeddings)
+    targets = pair_vectors(resolve_similarity(None, encoder.similarity), *embeddings)
     maps = []
     with torch.no_grad():
         for side, target in zip(sides, targets, strict=True):

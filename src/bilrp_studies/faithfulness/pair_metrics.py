@@ -238,7 +238,7 @@ def conv_blocks(module: Any) -> dict[int, tuple[int, int]]:
     """Return {block: (layers before it, convolutions in and above it)}, the top block first; a max-pooling ends a block."""
     layers = list(module.features)
     starts = [0, *(k + 1 for k, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d))]
-    depths = [len(evaluation.weighted_modules(nn.ModuleList(layers[start:]))) for start in starts]
+    depths = [len(evaluation.list_weighted_modules(nn.ModuleList(layers[start:]))) for start in starts]
     found = {k: pair for k, pair in enumerate(zip(starts, depths, strict=True), start=1) if pair[1]}
     return dict(reversed(found.items()))
 

@@ -45,7 +45,7 @@ def run(settings: FaithfulnessSettings) -> Report:
         raise InputError(f"{settings.data}: two readable photographs are needed, found one")
     top = max(settings.layers)
     encoder = vgg.vgg16(top, weights=settings.weights, size=None, progress=settings.progress)
-    depth = len(evaluation.weighted_modules(encoder.module))
+    depth = len(evaluation.list_weighted_modules(encoder.module))
     bench = EvaluationContext(
         encoder, evaluation.randomize_weights(encoder, depth, seed=settings.seed), settings
     )

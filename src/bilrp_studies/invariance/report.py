@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, skipped_sections
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, list_skipped_files
 from bilrp_studies.common.image_folders import FolderContents
 from bilrp_studies.invariance import optical_flow
 from bilrp_studies.invariance.explained_frames import LINK_KINDS, ExplainedFrames
@@ -52,7 +52,7 @@ def build_report(
             Section(_ranking_title(settings), _clever_hans(contents, settings, numbers, cases, last)),
         ]
     answer = _answer(numbers, settings, names, last)
-    sections += [Section("The answer", [Paragraph(answer)]), *skipped_sections(contents.skipped)]
+    sections += [Section("The answer", [Paragraph(answer)]), *list_skipped_files(contents.skipped)]
     return Report(
         "How invariant is the similarity model?",
         answer,

@@ -133,7 +133,7 @@ def hidden_states(sentence: StudySentence) -> Parts:
     module = sentence.encoder.module
     assert isinstance(module, SentenceModel)
     with torch.no_grad():
-        states = module.hidden(sentence.encoder_input.x)[0].double()
+        states = module.encode_tokens(sentence.encoder_input.x)[0].double()
     words = states.new_zeros(len(sentence.words), states.shape[1])
     inside = sentence.word_of_token >= 0
     return words.index_add_(0, sentence.word_of_token[inside], states[inside]) / len(states)

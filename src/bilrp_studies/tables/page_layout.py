@@ -14,7 +14,7 @@ from bilrp.encoders.binarization import (
     load_gray,
     resize_array,
 )
-from bilrp.encoders.binarization import connected_components as connected
+from bilrp.encoders.binarization import find_components as connected
 from bilrp.errors import InputError
 
 LAYOUT_SCALE = 2

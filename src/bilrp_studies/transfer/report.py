@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bilrp.explanation import Explanation
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, skipped_sections
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, list_skipped_files
 from bilrp_studies.common import image_folders
 from bilrp_studies.transfer.figures import plot_accuracies, plot_layers
 from bilrp_studies.transfer.settings import TransferSettings
@@ -62,7 +62,7 @@ def build_report(
         Section("By layer", [Picture("by-layer.png", drawn, _chart_caption())]),
         Section("What the layers look at", _pictures(contents, pairs, explanations, best_layer, last)),
         Section("The answer", [Paragraph(_answer(accuracies, spread, best_layer, last, total))]),
-        *skipped_sections(contents.skipped),
+        *list_skipped_files(contents.skipped),
     ]
     return Report(title, _answer(accuracies, spread, best_layer, last, total), sections, results)
 

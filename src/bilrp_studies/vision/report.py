@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, pluralize, skipped_sections
+from bilrp.render.report import Paragraph, Picture, Report, Section, Table, list_skipped_files, pluralize
 from bilrp_studies.common.bootstrap import block_bootstrap_mean as interval
 from bilrp_studies.common.image_folders import FolderContents
 from bilrp_studies.common.warps import WARPS
@@ -44,7 +44,7 @@ def build_report(
             *(Section(name, [_table(results["table"][name], len(rows[name]))]) for name in rows),
             Section("How it was measured", [Paragraph(_protocol(settings))]),
             Section("MobileNetV2 beside VGG-16", _agreement_blocks(agreements, results)),
-            *skipped_sections(photographs.skipped),
+            *list_skipped_files(photographs.skipped),
         ],
         results,
     )

@@ -59,7 +59,13 @@ def from_open_clip(
 
 
 def from_clip(model: Any, processor: Any, *, regions: TextRegionSpec = "words") -> DualEncoder:
-    """Return a live transformers image-text model with its processor (see `from_transformers`)."""
+    """Return a live transformers image-text model with its processor (see `from_transformers`).
+
+    Args:
+        model: The model, for example a CLIPModel.
+        processor: Its processor, with a tokenizer and an image processor.
+        regions: Regions of texts.
+    """
     tokenizer = processor.tokenizer
     # SigLIP is trained with texts of full length, without a mask.
     is_padded = "siglip" in str(model.config.model_type)

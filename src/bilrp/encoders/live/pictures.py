@@ -71,7 +71,13 @@ class LiveImageReader:
 
 
 def from_image_model(model: Any, processor: Any, *, pooling: str | None = None) -> Encoder:
-    """Return a live transformers image model with its image processor as an encoder (see `from_transformers`)."""
+    """Return a live transformers image model with its image processor as an encoder (see `from_transformers`).
+
+    Args:
+        model: The model.
+        processor: Its image processor.
+        pooling: How the last hidden states become one vector; default by the type of the model.
+    """
     chosen = choose_pooling(pooling, getattr(model.config, "model_type", ""))
     reader = make_processor_reader(model, processor)
     return Encoder(

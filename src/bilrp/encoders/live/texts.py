@@ -171,7 +171,16 @@ def from_text_model(
     max_seq_length: int | None = None,
     regions: TextRegionSpec = "words",
 ) -> Encoder:
-    """Return a live transformers model with its fast tokenizer as a text encoder (see `from_transformers`)."""
+    """Return a live transformers model with its fast tokenizer as a text encoder (see `from_transformers`).
+
+    Args:
+        model: The model.
+        tokenizer: Its fast tokenizer.
+        pooling: How the last hidden states become one vector; default by the type of the model.
+        normalize: Divide the embedding by its norm.
+        max_seq_length: Longest text in tokens; longer ones are truncated.
+        regions: Regions of texts.
+    """
     fast = wrap_tokenizer(tokenizer, "the tokenizer")
     config = model.config
     inner = model.get_encoder() if getattr(config, "is_encoder_decoder", False) else model
@@ -299,7 +308,21 @@ def build_text_encoder(
     takes_text: bool = False,
     embedding_space: str | None = None,
 ) -> Encoder:
-    """Return the encoder of a module that is called with token ids, or with the bytes of a text."""
+    """Return the encoder of a module that is called with token ids, or with the bytes of a text.
+
+    Args:
+        module: The model, with an embedding layer for tokens.
+        tokenizer: Its fast tokenizer.
+        check: Compares the first embedding with that of the live object.
+        limit: Longest text in tokens, or None.
+        regions: Regions of texts.
+        name: Name of the encoder.
+        similarity: Its own similarity.
+        prompt: Put before every text.
+        own_token_ids: Text → token ids of the live object, if it does not use `tokenizer` as it is.
+        takes_text: The module is called with the bytes of a text.
+        embedding_space: Id of the space of embeddings; default: a hash of the weights.
+    """
     ids = list(own_token_ids(PROBE_TEXT)) if own_token_ids else list(tokenizer(PROBE_TEXT)["input_ids"])
     device = next(module.parameters()).device
     probe = text_to_bytes(PROBE_TEXT) if takes_text else torch.tensor([ids], device=device)

@@ -52,7 +52,7 @@ def backpropagate_support(links: Sequence[Link], outputs: set[Key]) -> dict[Key,
     for link in reversed(links):
         if link.target in outputs or link.target not in supports:
             supports[link.target] = full_mask(link.shape)
-        needs = needed_inputs(link.map, supports[link.target], link.shapes)
+        needs = find_needed_inputs(link.map, supports[link.target], link.shapes)
         for source, need in zip(link.sources, needs, strict=True):
             supports[source] = mask_or([supports[source], need]) if source in supports else need
     return supports
@@ -240,7 +240,13 @@ def count_cost(
 
 
 def count_setup_macs(map_: Map, source: SparseLayout, shapes: Shapes) -> int:
-    """Return the multiply-adds needed once before a sparse push from this layout."""
+    """Return the multiply-adds needed once before a sparse push from this layout.
+
+    Args:
+        map_: The map that is pushed through.
+        source: Layout of the tangents before it.
+        shapes: Shapes of its sources and its target.
+    """
     return 0 if computes_denominators(map_, source) else map_.cost(shapes).setup_macs
 
 
@@ -252,37 +258,43 @@ def _without_gate(map_: Map) -> Map:
 
 
 @singledispatch
-def needed_inputs(map_: Map, target: Tensor, shapes: Shapes) -> list[Tensor]:
-    """Return which features of each source the features `target` depend on: all, for maps of unknown kind."""
+def find_needed_inputs(map_: Map, target: Tensor, shapes: Shapes) -> list[Tensor]:
+    """Return which features of each source the features `target` depend on: all, for maps of unknown kind.
+
+    Args:
+        map_: The map.
+        target: Mask of the features of its result.
+        shapes: Shapes of its sources and its target.
+    """
     return [full_mask(shape) for shape in shapes.sources]
 
 
-@needed_inputs.register(Scale)
+@find_needed_inputs.register(Scale)
 def _scale_inputs(map_: Scale, target: Tensor, shapes: Shapes) -> list[Tensor]:
     return [mask_and(target, nonzero_mask(map_.factor.expand(shapes.target)))]
 
 
-@needed_inputs.register(Sum)
+@find_needed_inputs.register(Sum)
 def _sum_inputs(map_: Sum, target: Tensor, shapes: Shapes) -> list[Tensor]:
     return [target] * len(map_.slots)
 
 
-@needed_inputs.register(Gated)
+@find_needed_inputs.register(Gated)
 def _gated_inputs(map_: Gated, target: Tensor, shapes: Shapes) -> list[Tensor]:
-    return needed_inputs(map_.inner, mask_and(target, nonzero_mask(map_.gate)), shapes)
+    return find_needed_inputs(map_.inner, mask_and(target, nonzero_mask(map_.gate)), shapes)
 
 
-@needed_inputs.register(Pad)
+@find_needed_inputs.register(Pad)
 def _pad_inputs(map_: Pad, target: Tensor, shapes: Shapes) -> list[Tensor]:
     return [F.pad(target, (0, 0, *(-n for n in map_.pads)))]
 
 
-@needed_inputs.register(Mean)
+@find_needed_inputs.register(Mean)
 def _mean_inputs(map_: Mean, target: Tensor, shapes: Shapes) -> list[Tensor]:
     return [target.expand(*shapes.sources[0][-2:], -1)]
 
 
-@needed_inputs.register(MaxPool)
+@find_needed_inputs.register(MaxPool)
 def _max_pool_inputs(map_: MaxPool, target: Tensor, shapes: Shapes) -> list[Tensor]:
     """Only the winners."""
     (_, channels, height, width), geometry = shapes.sources[0], map_.geometry(shapes)

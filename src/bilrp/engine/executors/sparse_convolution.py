@@ -64,7 +64,13 @@ def is_covered(factor: LazyGammaFactor, source: SparseLayout) -> bool:
 
 
 def gamma_at_rows(factor: LazyGammaFactor, source: SparseLayout, target: SparseLayout) -> SparseGammaFactor:
-    """Return a lazy factor restricted to the rows of two layouts."""
+    """Return a lazy factor restricted to the rows of two layouts.
+
+    Args:
+        factor: The factor on all features.
+        source: Layout before the convolution.
+        target: Layout after it.
+    """
     numerator = target.gather(factor.numerator)
     if factor.bias is None:
         bias = numerator.new_zeros(target.row_count)

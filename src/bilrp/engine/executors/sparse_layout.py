@@ -152,7 +152,7 @@ class SparseTangent(ABC):
     `sparse_native` in native code.
 
     Args:
-        values: The numbers, `required_numel(layout)` of them.
+        values: The numbers, `count_elements(layout)` of them.
         layout: Which features and regions they belong to.
     """
 
@@ -161,7 +161,7 @@ class SparseTangent(ABC):
 
     @staticmethod
     @abstractmethod
-    def required_numel(layout: SparseLayout) -> int:
+    def count_elements(layout: SparseLayout) -> int:
         """Return the number of elements of `values` for a layout."""
 
     @abstractmethod
@@ -261,7 +261,7 @@ class OffsetWeights:
         return rows
 
 
-def reached_mask(cone: Cone, channels: int) -> Tensor:
+def mask_reached(cone: Cone, channels: int) -> Tensor:
     """Return the mask (H, W, C) of the union of all receptive fields."""
     reached = cone.regions_per_block() > 0
     if bool(reached.all()):

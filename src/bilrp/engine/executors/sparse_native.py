@@ -72,7 +72,7 @@ class NativeSparseTangent(SparseTangent):
     """Sparse tangent stored as one small matrix (rows × regions) per position, concatenated."""
 
     @staticmethod
-    def required_numel(layout: SparseLayout) -> int:
+    def count_elements(layout: SparseLayout) -> int:
         return layout.numel
 
     @cached_property

@@ -21,7 +21,7 @@ class TorchSparseTangent(SparseTangent):
     """Sparse tangent stored as one matrix (rows, regions), with zeros outside the receptive fields."""
 
     @staticmethod
-    def required_numel(layout: SparseLayout) -> int:
+    def count_elements(layout: SparseLayout) -> int:
         return layout.row_count * len(layout.cone.low)
 
     @property

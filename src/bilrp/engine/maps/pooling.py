@@ -42,7 +42,7 @@ class Pooling(Map):
         """Return Πᵀ c for an unsqueezed c."""
 
     @abstractmethod
-    def pooled_shape(self, shape: torch.Size) -> torch.Size:
+    def infer_pooled_shape(self, shape: torch.Size) -> torch.Size:
         """Return the shape of Π s without squeezing."""
 
     @abstractmethod
@@ -108,7 +108,7 @@ class Mean(Pooling):
         """Return the pooling with other weights."""
         return replace(self, weights=weights, uniform_weight=None)
 
-    def pooled_shape(self, shape: torch.Size) -> torch.Size:
+    def infer_pooled_shape(self, shape: torch.Size) -> torch.Size:
         return _with_lengths(shape, self.axes, (1,) * len(self.axes))
 
     @cached_property
@@ -126,12 +126,12 @@ class Mean(Pooling):
             constant = all(factor.shape[axis] == 1 or factor.stride(axis) == 0 for axis in self.axes)
             one = _with_lengths(factor.shape, self.axes, (1,) * len(self.axes))
             features = factor[tuple(slice(0, length) for length in one)]
-            return (features.expand(self.pooled_shape(shape)), self) if constant else None
+            return (features.expand(self.infer_pooled_shape(shape)), self) if constant else None
         factors = factor_rank_one(factor, self.axes)
         if factors is None:
             return None
         positions, features = factors
-        return features.expand(self.pooled_shape(shape)), self.with_weights(self.weights * positions)
+        return features.expand(self.infer_pooled_shape(shape)), self.with_weights(self.weights * positions)
 
     def equals(self, other: Pooling) -> bool:
         if not isinstance(other, Mean) or self.axes != other.axes:
@@ -195,7 +195,7 @@ class Narrow(Pooling):
             pads[2 * (-axis - 1)], pads[2 * (-axis - 1) + 1] = start, size - start - length
         return F.pad(cotangent, pads) if any(pads) else cotangent
 
-    def pooled_shape(self, shape: torch.Size) -> torch.Size:
+    def infer_pooled_shape(self, shape: torch.Size) -> torch.Size:
         return _with_lengths(shape, self.axes, self.lengths)
 
     def commute_factor(self, factor: Tensor, shape: torch.Size) -> tuple[Tensor, Pooling] | None:

@@ -76,7 +76,7 @@ class _PoolingHoister:
     def start(self, link: Link) -> None:
         """Replace a pooling by a request for its pooled source and, if needed, a squeeze."""
         assert isinstance(link.map, Pooling)
-        shapes = Shapes((link.map.pooled_shape(link.shapes.sources[0]),), link.shape)
+        shapes = Shapes((link.map.infer_pooled_shape(link.shapes.sources[0]),), link.shape)
         self.links.append(
             replace(
                 link,
@@ -102,7 +102,7 @@ class _PoolingHoister:
             self.links.extend([*requests, link])
             return
         map_, earlier = commuted
-        shapes = Shapes(tuple(earlier.pooled_shape(s) for s in link.shapes.sources), requests[0].shape)
+        shapes = Shapes(tuple(earlier.infer_pooled_shape(s) for s in link.shapes.sources), requests[0].shape)
         self.saved_macs += link.cost().macs - map_.cost(shapes).macs
         sources = self.request_pooled(link, earlier)
         self.links.append(replace(link, map=map_, sources=sources, target=requests[0].target, shapes=shapes))
@@ -118,7 +118,7 @@ class _PoolingHoister:
                     map=pooling,
                     sources=(source,),
                     target=Key(self.next_value, TangentKind.POOLED),
-                    shapes=Shapes((shape,), pooling.pooled_shape(shape)),
+                    shapes=Shapes((shape,), pooling.infer_pooled_shape(shape)),
                     name="pool",
                     rule="linear",
                 )
@@ -141,7 +141,13 @@ class _PoolingHoister:
 
 @singledispatch
 def commute(map_: Map, pooling: Pooling, shapes: Shapes) -> tuple[Map, Pooling] | None:
-    """Return J' and Π' with Π J = J' Π', to pool before the map instead of after it; None if there are none."""
+    """Return J' and Π' with Π J = J' Π', to pool before the map instead of after it; None if there are none.
+
+    Args:
+        map_: J.
+        pooling: Π.
+        shapes: Shapes of the sources and the target of J.
+    """
     return None
 
 
@@ -198,7 +204,7 @@ def _weighted(map_: Weighted, pooling: Pooling, shapes: Shapes) -> tuple[Map, Po
         poolings.append(inner[1])
     if not all(each.equals(poolings[0]) for each in poolings[1:]):
         return None
-    at = map_.at.new_empty(()).expand(pooling.pooled_shape(map_.at.shape))
+    at = map_.at.new_empty(()).expand(pooling.infer_pooled_shape(map_.at.shape))
     return replace(map_, terms=tuple(terms), at=at, slots=(0,)), poolings[0]
 
 
