@@ -274,7 +274,13 @@ def test_losses_come_first() -> None:
     ]
     (overview,) = made.sections[0].blocks
     assert isinstance(overview, Table)
-    assert overview.rows[0][2:] == ("hit", "0.50 [0.50, 0.50]", "better", "0.62 [0.61, 0.64]", "behind")
+    assert overview.rows[0][2:] == (
+        "hit",
+        "0.50 (0.50\u00a0to\u00a00.50)",
+        "better",
+        "0.62 (0.61\u00a0to\u00a00.64)",
+        "behind",
+    )
     assert made.summary.startswith("The default is behind another method in 2 comparisons, ahead in 2")
     few = report.build_report(rows[:2], ArenaSettings(data=Path("in"), resamples=200))
     verdicts = {

@@ -17,7 +17,7 @@ from bilrp.encoder import read_tensor
 from bilrp.encoders import vgg, vgg_weights
 from bilrp.errors import InputError
 from bilrp.regions import grid
-from bilrp.render.report import Paragraph, Table
+from bilrp.render.report import Table
 from bilrp_studies.common import warps
 from bilrp_studies.common.image_folders import FolderContents
 from bilrp_studies.faithfulness import aggregation, methods, pair_metrics, study
@@ -221,9 +221,7 @@ def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
             for found in others.values():
                 if found:
                     found["verdict"] = "wins"
-    assert faithfulness_report.tabulate_misses(results, SMALL) == Paragraph(
-        "Nowhere: it wins every comparison."
-    )
+    assert faithfulness_report.tabulate_misses(results, SMALL) == "Nowhere: it wins every comparison."
 
 
 def test_a_layer_that_does_not_notice_random_weights_is_named(bench, pictures):

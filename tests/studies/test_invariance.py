@@ -347,7 +347,7 @@ def test_whole_study_with_bad_data(tmp_path, weights_file):
     page = (tmp_path / "out" / "report.html").read_text()
     for words in (
         "The question",
-        "The answer",
+        "Settings",
         "Clever Hans",
         "What was left out",
         "f3b.jpg",

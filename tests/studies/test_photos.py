@@ -150,7 +150,7 @@ def test_whole_study(tmp_path, weights_file):
     assert {results["pairs"][0]["a"], results["pairs"][0]["b"]} == {"a.png", "a again.jpg"}
     found = results["stereo"]["10"]
     assert set(found) == {"BiLRP", "Hessian×Product"}
-    assert found["BiLRP"]["times_chance"] == pytest.approx(found["BiLRP"]["share"] / found["BiLRP"]["chance"])
+    assert found["BiLRP"]["ratio"] == pytest.approx(found["BiLRP"]["share"] / found["BiLRP"]["chance"])
     assert "The nearest pair at layer 10" in report.summary and "within one region" in report.summary
     text = page.read_text()
     for name in [*written[:3], "stereo.png"]:

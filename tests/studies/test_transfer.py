@@ -163,7 +163,7 @@ def test_whole_study_with_bad_data(colours, tmp_path, weights_file):
     page = (tmp_path / "out" / "report.html").read_text()
     for words in (
         "The question",
-        "The answer",
+        "Settings",
         "LFW (paper)",
         "What was left out",
         "broken.jpg",

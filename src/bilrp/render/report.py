@@ -106,16 +106,6 @@ class Report:
         return [block for part in self.sections for block in part.blocks if isinstance(block, Picture)]
 
 
-def list_skipped_files(skipped: Sequence[Any]) -> list[Section]:
-    """Return a section about skipped files (each with `file` and `reason`), or [] if there are none."""
-    if not skipped:
-        return []
-    rows = [(item.file, item.reason) for item in skipped]
-    count = "One file or folder" if len(rows) == 1 else f"{len(rows)} files or folders"
-    caption = f"{count} could not be used."
-    return [Section("What was left out", [Table(("file", "reason"), rows, caption)])]
-
-
 def to_markdown(report: Report) -> str:
     """Return the report as Markdown."""
     lines = [f"# {_escape_markdown(report.title)}", "", _escape_markdown(report.summary), ""]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bilrp.render.report import Paragraph, Report, Section, Table, pluralize
+from bilrp.render.report import Report, Table, pluralize
 from bilrp_studies.arena.methods import OUR_METHOD, RANKING_METHODS
 from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.common.bootstrap import block_bootstrap_mean
+from bilrp_studies.common.study_report import Block, build_study_report, format_interval, tabulate_intervals
 
 Row = Mapping[str, Any]
 Values = dict[tuple[str, str], dict[str, dict[str, dict[int, list[float]]]]]
@@ -37,22 +38,18 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
     comparisons = compare_methods(values, settings)
     covering = compare_covering(rows)
     results = {
-        "settings": settings.result_options(),
         "table": {f"{encoder} | {truth}": by for (encoder, truth), by in table.items()},
         "comparisons": comparisons,
         "covering": covering,
         "rows": list(rows),
     }
     lower = [_comparison_table(comparisons, verdict) for verdict in VERDICTS[:3]]
-    sections = [
-        Section(
-            "The default beside the best other method, losses first", [_overview_table(comparisons, table)]
-        ),
-        Section("Where the default is behind", lower),
-        *([Section("Covering the first findings", [_covering_table(covering)])] if covering else []),
-        *(Section(f"{encoder}: {truth}", [_truth_table(by)]) for (encoder, truth), by in table.items()),
-        Section("How it was measured", [Paragraph(f"{name}: {text}.") for name, text in MEANINGS.items()]),
-    ]
+    sections = {
+        "The default beside the best other method, losses first": [_overview_table(comparisons, table)],
+        "Where the default is behind": lower,
+        "Covering the first findings": [_covering_table(covering)] if covering else [],
+        **{f"{encoder}: {truth}": [_truth_table(by)] for (encoder, truth), by in table.items()},
+    }
     counts = {verdict: sum(each["verdict"] == verdict for each in comparisons) for verdict in VERDICTS}
     summary = (
         f"The default is behind another method in {pluralize(counts['behind'], 'comparison')}, ahead in {counts['ahead']}, "
@@ -67,7 +64,14 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
         summary += (
             f" Covering its three first findings lowers the score more than any other's on: {said} of pairs."
         )
-    return Report("Which method finds what is known to match?", summary, sections, results)
+    return build_study_report(
+        "Which method finds what is known to match?",
+        summary,
+        sections,
+        settings=settings,
+        results=results,
+        protocol=[f"{name}: {text}." for name, text in MEANINGS.items()],
+    )
 
 
 def collect_values(rows: Iterable[Row]) -> Values:
@@ -191,27 +195,18 @@ def _overview_table(
     for each in choose_best_others(comparisons):
         by_method = table[each["encoder"], each["truth"]]
         both = [format_interval(by_method[name][each["measure"]]) for name in (OUR_METHOD, each["other"])]
-        rows.append(
-            (
-                each["encoder"],
-                each["truth"],
-                each["measure"],
-                both[0],
-                each["other"],
-                both[1],
-                each["verdict"],
-            )
-        )
+        where = (each["encoder"], each["truth"], each["measure"])
+        rows.append((*where, both[0], each["other"], both[1], each["verdict"]))
     told = "Mean and 95 % interval. The verdict is by the interval of the difference on the same pairs."
     return Table(
         ("encoder", "truth", "measure", "default", "best other", "its value", "default is"), rows, told
     )
 
 
-def _comparison_table(comparisons: Sequence[Mapping[str, Any]], verdict: str) -> Table | Paragraph:
+def _comparison_table(comparisons: Sequence[Mapping[str, Any]], verdict: str) -> Block:
     chosen = [each for each in comparisons if each["verdict"] == verdict and each["difference"]["mean"] < 0]
     if not chosen:
-        return Paragraph(f"{verdict}: in no comparison.")
+        return f"{verdict}: in no comparison."
     rows = [
         (
             each["encoder"], each["truth"], each["measure"], each["other"], each["ours"], each["theirs"],
@@ -239,17 +234,5 @@ def _covering_table(covering: Mapping[str, Mapping[str, float]]) -> Table:
 def _truth_table(by_method: Mapping[str, Mapping[str, Any]]) -> Table:
     measures = [name for name in MEANINGS if any(name in each for each in by_method.values())]
     pairs = next(iter(next(iter(by_method.values())).values()))["pairs"]
-    rows = [
-        (method, *(format_interval(each[name]) if name in each else None for name in measures))
-        for method, each in by_method.items()
-    ]
-    return Table(("method", *measures), rows, f"Mean and 95 % interval over {pluralize(pairs, 'pair')}.")
-
-
-def format_interval(value: Mapping[str, float]) -> str:
-    """Return a mean and its interval as text.
-
-    >>> format_interval({"mean": 0.5, "low": 0.25, "high": 0.75})
-    '0.50 [0.25, 0.75]'
-    """
-    return f"{value['mean']:.2f} [{value['low']:.2f}, {value['high']:.2f}]"
+    caption = f"Mean and 95 % interval over {pluralize(pairs, 'pair')}."
+    return tabulate_intervals(("method", *measures), by_method, measures, caption)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bilrp.explanation import explain
 from bilrp.render.figure import plot
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, join_words
+from bilrp.render.report import Picture, Report, Table, join_words
 from bilrp_studies.captions.caption_model import BATCH_SCENES, CaptionModel
 from bilrp_studies.captions.methods import OUR_METHOD, Method
 from bilrp_studies.captions.pointing_game import CHANCE, Row, collect_values
@@ -16,6 +16,7 @@ from bilrp_studies.captions.scenes import MAX_OBJECTS, Scene
 from bilrp_studies.captions.settings import CaptionsSettings
 from bilrp_studies.common.bootstrap import bootstrap_mean
 from bilrp_studies.common.drawing import new_figure
+from bilrp_studies.common.study_report import build_study_report, tabulate_intervals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,18 +73,13 @@ def build_report(
         for row in compare_with_others(found, measure=measure, game=game, count=count, seed=settings.seed)
     ]
     names = [method.name for method in methods]
-    sections = [
-        Section(
-            "Has the model learnt its task?",
-            [Paragraph(_describe_retrieval(retrieval)), _retrieval_table(retrieval)],
-        ),
-        Section("What matched", [*_pictures(model, example_scenes)]),
-        Section("The pointing game", [_figure(means, names), *_tables(means, names, settings)]),
-        Section("Ours against each other method, scene by scene", [_differences(rivals)]),
-        Section("How it was done", [Paragraph(text) for text in _describe_protocol(settings, methods)]),
-    ]
+    sections = {
+        "Has the model learnt its task?": [_describe_retrieval(retrieval), _retrieval_table(retrieval)],
+        "What matched": _pictures(model, example_scenes),
+        "The pointing game": [_figure(means, names), *_tables(means, names, settings)],
+        "Ours against each other method, scene by scene": [_differences(rivals)],
+    }
     results = {
-        "settings": settings.result_options(),
         "retrieval": {
             "accuracy": retrieval.accuracy,
             "by_objects": retrieval.accuracy_by_objects,
@@ -96,8 +92,14 @@ def build_report(
         "against": rivals,
         "values": values,
     }
-    title = "Captions: which words go with which region?"
-    return Report(title, describe_results(means, rivals, retrieval), sections, results)
+    return build_study_report(
+        "Captions: which words go with which region?",
+        describe_results(means, rivals, retrieval),
+        sections,
+        settings=settings,
+        results=results,
+        protocol=_describe_protocol(settings, methods),
+    )
 
 
 def compare_with_others(
@@ -216,20 +218,13 @@ def _tables(means: Means, names: Sequence[str], settings: CaptionsSettings) -> l
     for measure, about in MEASURES.items():
         for game, title in GAMES.items():
             by_count = means[measure][game]
-            rows = [
-                [name, *(_format_interval(by_count[count][name]) for count in by_count)]
-                for name in (*names, CHANCE)
-            ]
+            rows = {name: {count: by_count[count][name] for count in by_count} for name in (*names, CHANCE)}
             caption = (
                 f"{title}: {about}, by the number of named objects. Means over {settings.scenes} scenes each, with 95 % "
                 "bootstrap intervals over scenes."
             )
-            tables.append(Table(["method", *map(str, by_count)], rows, caption))
+            tables.append(tabulate_intervals(["method", *map(str, by_count)], rows, list(by_count), caption))
     return tables
-
-
-def _format_interval(estimate: tuple[float, float, float]) -> str:
-    return f"{estimate[0]:z.2f} ({estimate[1]:z.2f} to {estimate[2]:z.2f})"
 
 
 def _differences(comparisons: Sequence[Mapping[str, Any]]) -> Table:

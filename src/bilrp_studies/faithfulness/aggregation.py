@@ -69,7 +69,6 @@ def collect_results(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSet
             }
     return {
         "pairs": len(rows),
-        "settings": settings.result_options(),
         "table": table,
         "bilrp_against": compared,
         "chance": {key: float(np.mean([row["chance"][key] for row in rows])) for key in ("warp", "planted")},

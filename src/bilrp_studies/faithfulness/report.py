@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, join_words, pluralize
+from bilrp.render.report import Picture, Report, Table, join_words, pluralize
 from bilrp_studies.common.image_folders import FolderContents
+from bilrp_studies.common.study_report import Block, build_study_report, tabulate_intervals
 from bilrp_studies.common.warps import WARPS
 from bilrp_studies.faithfulness.aggregation import BLOCK_PAIRS, MEASURES, Measure, collect_results
 from bilrp_studies.faithfulness.figures import measure_label, method_titles, plot_results
@@ -27,31 +28,21 @@ def build_report(
         photographs: The photographs read, with skipped files and notes.
     """
     results = collect_results(rows, settings)
-    results["skipped"] = [{"file": s.file, "reason": s.reason} for s in photographs.skipped]
-    sections = [
-        Section(
-            "The suite",
-            [
-                Picture(
-                    "faithfulness.png",
-                    plot_results(results, settings),
-                    f"Means and 95 % intervals over {pluralize(len(rows), 'pair')}; arrows say which way is better. "
-                    "Dotted: chance.",
-                ),
-                _table(results, settings),
-            ],
-        ),
-        Section("Where BiLRP does not win", [tabulate_misses(results, settings)]),
-        Section("By kind of warp", [_warps(results, settings)]),
-        *(
-            [Section("Random weights from the top down", [_cascade(results, settings)])]
-            if results["cascade"]
-            else []
-        ),
-        Section("How it was made", [Paragraph(line) for line in _protocol(results, settings, photographs)]),
-    ]
-    return Report(
-        "Are the explanations true to the model?", describe_results(results, settings), sections, results
+    caption = f"Means, 95 % intervals over {pluralize(len(rows), 'pair')}; arrows say which way is better. Dotted: chance."
+    picture = Picture("faithfulness.png", plot_results(results, settings), caption)
+    return build_study_report(
+        "Are the explanations true to the model?",
+        describe_results(results, settings),
+        {
+            "The suite": [picture, _table(results, settings)],
+            "Where BiLRP does not win": [tabulate_misses(results, settings)],
+            "By kind of warp": [_warps(results, settings)],
+            "Random weights from the top down": [_cascade(results, settings)] if results["cascade"] else [],
+        },
+        settings=settings,
+        results=results,
+        protocol=_protocol(results, settings, photographs),
+        skipped=photographs.skipped,
     )
 
 
@@ -75,7 +66,7 @@ def describe_results(results: Mapping[str, Any], settings: FaithfulnessSettings)
     )
 
 
-def tabulate_misses(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table | Paragraph:
+def tabulate_misses(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Block:
     """Return a table of the comparisons that BiLRP does not win."""
     names = method_titles(settings)
     rows = [
@@ -84,7 +75,7 @@ def tabulate_misses(results: Mapping[str, Any], settings: FaithfulnessSettings) 
         if c["verdict"] != "wins"
     ]
     if not rows:
-        return Paragraph("Nowhere: it wins every comparison.")
+        return "Nowhere: it wins every comparison."
     caption = "BiLRP with the paper's rules minus the other method, pair by pair."
     return Table(["measure", "layer", "against", "BiLRP", "difference", "95 % interval"], rows, caption)
 
@@ -118,17 +109,21 @@ def iterate_comparisons(results: Mapping[str, Any]) -> Iterator[tuple[str, Measu
 
 def _table(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
     names = method_titles(settings)
-    rows = []
-    for layer in settings.layers:
-        for measure in MEASURES:
-            cells = [results["table"][str(layer)][method][measure.key] for method in METHODS]
-            rows.append((measure_label(measure), layer, *(_format_interval(cell) for cell in cells)))
+    rows = {
+        (measure_label(measure), layer): {
+            method: results["table"][str(layer)][method][measure.key] for method in METHODS
+        }
+        for layer in settings.layers
+        for measure in MEASURES
+    }
     caption = (
         f"Mean and 95 % bootstrap interval over {pluralize(results['pairs'], 'pair')}. ↑ more is better, ↓ less is better. "
         f"Chance for the positive share is {results['chance']['warp']:.3f} (warp) and {results['chance']['planted']:.4f} "
         "(planted); 0 for the signed shares."
     )
-    return Table(["measure", "layer", *(names[m] for m in METHODS)], rows, caption)
+    return tabulate_intervals(
+        ["measure", "layer", *(names[m] for m in METHODS)], rows, list(METHODS), caption, digits=3
+    )
 
 
 def _warps(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
@@ -145,34 +140,27 @@ def _warps(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
 
 def _cascade(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:
     names = method_titles(settings)
-    rows = [
-        (
-            f"block {block}" + ("" if block == top else f" to {top}"),
-            layer,
-            *(_format_interval(results["cascade"][layer][method][block]) for method in METHODS),
-        )
+    rows = {
+        (f"block {block}" + ("" if block == top else f" to {top}"), layer): {
+            method: results["cascade"][layer][method][block] for method in METHODS
+        }
         for layer in results["cascade"]
         for top in [next(iter(results["cascade"][layer]["bilrp"]))]
         for block in results["cascade"][layer]["bilrp"]
-    ]
+    }
     caption = (
         f"Absolute rank correlation with the explanation of the network whose blocks of convolutions, from the top "
         f"down, hold random weights: mean and 95 % interval over "
         f"{pluralize(results['cascade_pairs'], 'pair')} that share no "
         "picture."
     )
-    return Table(["random", "layer", *(names[m] for m in METHODS)], rows, caption)
+    return tabulate_intervals(
+        ["random", "layer", *(names[m] for m in METHODS)], rows, list(METHODS), caption, digits=3
+    )
 
 
 def _format_shares(cell: Mapping[str, float]) -> str:
     return f"{cell['warp_positive']:.3f} / {cell['warp_signed']:+.3f}"
-
-
-def _format_interval(cell: Mapping[str, float] | None) -> str | None:
-    """Format mean and interval; a line break is possible only between the two."""
-    return (
-        None if cell is None else f"{cell['mean']:.3f} ({cell['low']:.3f}{RANGE_SEPARATOR}{cell['high']:.3f})"
-    )
 
 
 def _small_sample_note(results: Mapping[str, Any]) -> str:

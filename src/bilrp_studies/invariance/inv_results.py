@@ -128,7 +128,5 @@ def collect_results(
             for c in inv_results.static_ranking
         ]
     return made | {
-        "settings": settings.result_options(),
-        "skipped": [{"file": item.file, "reason": item.reason} for item in contents.skipped],
         "notes": contents.notes,
     }

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, list_skipped_files
+from bilrp.render.report import Picture, Report, Table
 from bilrp_studies.common.image_folders import FolderContents
+from bilrp_studies.common.study_report import Block, build_study_report
 from bilrp_studies.invariance import optical_flow
 from bilrp_studies.invariance.explained_frames import LINK_KINDS, ExplainedFrames
 from bilrp_studies.invariance.figures import plot_frames, plot_inv, plot_similarity
@@ -39,29 +40,25 @@ def build_report(
     numbers = compute_results(settings, band, kernels, cases)
     last = max(kernels)
     names = [clip.name for clip in contents.items]
-    sections = [
-        Section("The question", [Paragraph(text) for text in _question(contents, settings, len(band.clip))]),
-        Section("How much invariance", _inv_blocks(numbers, settings, kernels, cases)),
-        Section(
-            "Where it comes from", _source_blocks(contents, settings, band, kernels[last], numbers, last)
-        ),
-    ]
+    sections = {
+        "The question": _question(contents, settings, len(band.clip)),
+        "How much invariance": _inv_blocks(numbers, settings, kernels),
+        "Where it comes from": _source_blocks(contents, band, kernels[last], numbers, last),
+    }
     if cases:
-        sections += [
-            Section("What moved, what stood still", _motion_blocks(numbers, settings)),
-            Section(_ranking_title(settings), _clever_hans(contents, settings, numbers, cases, last)),
-        ]
-    answer = _answer(numbers, settings, names, last)
-    sections += [Section("The answer", [Paragraph(answer)]), *list_skipped_files(contents.skipped)]
-    return Report(
+        sections["What moved, what stood still"] = _motion_blocks(numbers, settings)
+        sections[_ranking_title(settings)] = _clever_hans(contents, numbers, cases, last)
+    return build_study_report(
         "How invariant is the similarity model?",
-        answer,
+        _answer(numbers, settings, names, last),
         sections,
-        collect_results(contents, settings, band, numbers),
+        settings=settings,
+        results=collect_results(contents, settings, band, numbers),
+        skipped=contents.skipped,
     )
 
 
-def _question(contents: FolderContents, settings: InvarianceSettings, frames: int) -> list[str]:
+def _question(contents: FolderContents, settings: InvarianceSettings, frames: int) -> list[Block]:
     size = f"cut to their middle square and scaled to {settings.size}×{settings.size} pixels"
     if settings.transform:
         what = (
@@ -82,19 +79,14 @@ def _question(contents: FolderContents, settings: InvarianceSettings, frames: in
 
 
 def _inv_blocks(
-    inv_results: InvResults,
-    settings: InvarianceSettings,
-    kernels: Mapping[int, np.ndarray],
-    cases: Sequence[ExplainedFrames],
-) -> list[Any]:
+    inv_results: InvResults, settings: InvarianceSettings, kernels: Mapping[int, np.ndarray]
+) -> list[Block]:
     layers = list(kernels)
     rows: list[list[Any]] = [["INV, here", *(f"{inv_results.inv[n]:.2f}" for n in layers)]]
     if all(inv_results.inv_interval[n] for n in layers):
         rows.append(["95 % interval", *(_format_range(inv_results.inv_interval[n]) for n in layers)])
     if inv_results.clip_shares:
-        rows.append(
-            ["INV of what moved", *(f"{inv_results.inv_by_kind[n]['moving']:.2f}" for n in layers)],
-        )
+        rows.append(["INV of what moved", *(f"{inv_results.inv_by_kind[n]['moving']:.2f}" for n in layers)])
         rows.append(["95 % interval", *(_format_range(inv_results.moving_inv_interval[n]) for n in layers)])
     if not settings.transform:
         paper = [f"{PAPER_INV[n]:.2f}" if n in PAPER_INV else None for n in layers]
@@ -111,7 +103,7 @@ def _inv_blocks(
     )
     header = ("", *(f"layer {n}" for n in layers))
     chart = Picture("by-layer.png", plot_inv(inv_results), _bars_caption(bool(inv_results.clip_shares)))
-    return [Table(header, rows), Paragraph(words), chart]
+    return [Table(header, rows), words, chart]
 
 
 def _bars_caption(has_shares: bool) -> str:
@@ -122,12 +114,11 @@ def _bars_caption(has_shares: bool) -> str:
 
 def _source_blocks(
     contents: FolderContents,
-    settings: InvarianceSettings,
     band: Band,
     kernel: np.ndarray,
     inv_results: InvResults,
     top_layer: int,
-) -> list[Any]:
+) -> list[Block]:
     names = [clip.name for clip in contents.items]
     order = np.argsort(-inv_results.clip_contributions, kind="stable")
     rows = []
@@ -136,14 +127,8 @@ def _source_blocks(
     for c in order[:10]:
         i, j = best[int(c)]
         pair = f"{band.time[i]} and {band.time[j]}"
-        rows.append(
-            (
-                names[c],
-                f"{inv_results.clip_contributions[c]:.1%}",
-                pair,
-                f"{kernel[i, j] / kernel.mean():.1f}",
-            )
-        )
+        share = f"{inv_results.clip_contributions[c]:.1%}"
+        rows.append((names[c], share, pair, f"{kernel[i, j] / kernel.mean():.1f}"))
     header = ("clip", "share of local similarity", "most similar frames", "their similarity / mean")
     shown = np.sort(order[:MAX_CLIPS_SHOWN])
     caption = (
@@ -159,7 +144,7 @@ def _source_blocks(
     ]
 
 
-def _motion_blocks(inv_results: InvResults, settings: InvarianceSettings) -> list[Any]:
+def _motion_blocks(inv_results: InvResults, settings: InvarianceSettings) -> list[Block]:
     layers = list(inv_results.mean_shares)
     words = {
         "moving": "linking what moved to where it went",
@@ -191,7 +176,7 @@ def _motion_blocks(inv_results: InvResults, settings: InvarianceSettings) -> lis
             "were measured on "
             "these pairs and stand for the whole band."
         )
-    return [Table(("", *(f"layer {n}" for n in layers)), rows), Paragraph(how)]
+    return [Table(("", *(f"layer {n}" for n in layers)), rows), how]
 
 
 def _ranking_title(settings: InvarianceSettings) -> str:
@@ -202,11 +187,10 @@ def _ranking_title(settings: InvarianceSettings) -> str:
 
 def _clever_hans(
     contents: FolderContents,
-    settings: InvarianceSettings,
     inv_results: InvResults,
     cases: Sequence[ExplainedFrames],
     top_layer: int,
-) -> list[Any]:
+) -> list[Block]:
     names = [clip.name for clip in contents.items]
     split = inv_results.clip_shares[top_layer]
     rows = [
@@ -227,8 +211,8 @@ def _clever_hans(
         "the first and the last of "
         "the list."
     )
-    blocks: list[Any] = [
-        Paragraph(intro),
+    blocks: list[Block] = [
+        intro,
         Table(header, rows, f"Clips by static share at layer {top_layer}."),
     ]
     usable = [int(c) for c in inv_results.static_ranking if not np.isnan(split["static"][c])]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from bilrp.explanation import Explanation
 from bilrp.render import figure, page
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, join_words, pluralize
+from bilrp.render.report import Picture, Report, Table, join_words, pluralize
+from bilrp_studies.common.image_folders import SkippedFile
+from bilrp_studies.common.study_report import Block, build_study_report
 from bilrp_studies.photos.nearest_neighbours import ExplainedPair, NearestNeighbours
 from bilrp_studies.photos.settings import PhotosSettings
 from bilrp_studies.photos.stereo_agreement import StereoAgreement
@@ -35,31 +38,36 @@ def build_report(
         settings: The settings of the study.
     """
     layers = settings.layers
-    sections, attachments = [], {}
+    sections: dict[str, list[Block]] = {}
+    attachments = {}
     for place, pair in enumerate(pairs, 1):
-        blocks: list[Any] = [_pair_picture(place, pair, layers), _pair_table(pair, layers)]
-        sections.append(Section(f"{pair.names[0]} and {pair.names[1]}", blocks))
+        sections[" and ".join(pair.names)] = [_pair_picture(place, pair, layers), _pair_table(pair, layers)]
         attachments |= {
             f"pair-{place}-layer-{n}.html": page.render_html(pair.explanations[n], names=pair.names)
             for n in layers
         }
-    sections.append(_stereo_section(stereo, layers))
+    sections["Does it match what truly corresponds?"] = _stereo_blocks(stereo, layers)
     attachments |= {f"stereo-layer-{n}.html": page.render_html(stereo[n]["BiLRP"][0]) for n in layers}
     results = {
         "images": [path.name for path in paths],
-        "layers": list(layers),
-        "size": settings.size,
         "pairs": [_pair_results(pair, layers) for pair in pairs],
         "nearest": {n: [neighbours[n].nearest_to(i) for i in range(len(paths))] for n in layers},
         "stereo": {
-            n: {name: _agreement_results(agreement) for name, (_, agreement) in methods.items()}
+            n: {
+                name: asdict(agreement) | {"ratio": agreement.ratio}
+                for name, (_, agreement) in methods.items()
+            }
             for n, methods in stereo.items()
         },
-        "skipped": [{"file": str(path), "reason": reason} for path, reason in skipped.items()],
     }
-    title = "Photographs: which parts match?"
-    return Report(
-        title, _describe_results(len(paths), len(pairs), stereo, settings), sections, results, attachments
+    return build_study_report(
+        "Photographs: which parts match?",
+        _describe_results(len(paths), len(pairs), stereo, settings),
+        sections,
+        settings=settings,
+        results=results,
+        skipped=[SkippedFile(str(path), reason) for path, reason in skipped.items()],
+        attachments=attachments,
     )
 
 
@@ -112,21 +120,13 @@ def _pair_results(pair: ExplainedPair, layers: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _stereo_section(stereo: StereoResults, layers: Sequence[int]) -> Section:
+def _stereo_blocks(stereo: StereoResults, layers: Sequence[int]) -> list[Block]:
     rows = [
         (n, name, value.share, value.chance, value.ratio, value.signed_share, value.same_place)
         for n in layers
         for name, (_, value) in stereo[n].items()
     ]
-    header = (
-        "layer",
-        "method",
-        "share near the true match",
-        "chance",
-        "× chance",
-        "signed share",
-        "if nothing moved",
-    )
+    shares = ("share near the true match", "chance", "× chance", "signed share", "if nothing moved")
     drawn = figure.plot_side_by_side([stereo[n]["BiLRP"][0] for n in layers], [f"layer {n}" for n in layers])
     text = (
         "Two photographs of one scene from two places: where each point went is known. The share of positive "
@@ -135,14 +135,4 @@ def _stereo_section(stereo: StereoResults, layers: Sequence[int]) -> Section:
         "is what matching every region to its own place would give."
     )
     picture = Picture("stereo.png", drawn, "The stereo pair.", link=f"stereo-layer-{max(layers)}.html")
-    return Section("Does it match what truly corresponds?", (Paragraph(text), Table(header, rows), picture))
-
-
-def _agreement_results(agreement: StereoAgreement) -> dict[str, float]:
-    return {
-        "share": agreement.share,
-        "signed": agreement.signed_share,
-        "chance": agreement.chance,
-        "times_chance": agreement.ratio,
-        "same_place": agreement.same_place,
-    }
+    return [text, Table(("layer", "method", *shares), rows), picture]

@@ -19,7 +19,8 @@ from bilrp.collection.repair_selection import METHODS, RefusedRepairError, find_
 from bilrp.encoder import choose_regions, read_item
 from bilrp.encoders import registry
 from bilrp.errors import InputError
-from bilrp.render.report import Paragraph, Report, Section, Table
+from bilrp.render.report import Report, Table
+from bilrp_studies.common.study_report import build_study_report
 from bilrp_studies.repair.planted_items import BOILERPLATE, PlantedItems, make_items
 from bilrp_studies.repair.rivals import erase_linearly, project_mean_difference
 from bilrp_studies.repair.settings import RepairSettings
@@ -76,7 +77,6 @@ def run(settings: RepairSettings) -> Report:
     add("mean difference, with labels", project_mean_difference(planted, labels))
     add("LEACE, with labels", erase_linearly(planted, labels))
     results = {
-        "settings": settings.result_options(),
         "rows": rows,
         "predicted": report.to_dict(),
         "seconds": seconds,
@@ -88,19 +88,15 @@ def run(settings: RepairSettings) -> Report:
     ]
     count = int(labels.sum())
     lead = refusal or f"Chosen: {report.after.label}, in {seconds:.0f} s of CPU time."
-    return Report(
+    return build_study_report(
         f"A {settings.shortcut} on {count} of {len(labels)} items, {settings.encoder}",
         lead,
-        [
-            Section(
-                "Measured on all items",
-                [Table(HEADER, table, "Against the neighbours without the shortcut.")],
-            ),
-            Section(
-                "Predicted before it was applied", [Paragraph(line) for line in str(report).splitlines()]
-            ),
-        ],
-        results,
+        {
+            "Measured on all items": [Table(HEADER, table, "Against the neighbours without the shortcut.")],
+            "Predicted before it was applied": str(report).splitlines(),
+        },
+        settings=settings,
+        results=results,
     )
 
 

@@ -89,12 +89,12 @@ def composite_method(
         score, inside, on_all = (
             float(x) for x in (left.embedding @ right.embedding, on_words.sum(), every.sum())
         )
-        account = {
+        shares = {
             "words": inside / score,
-            "marks": (on_all - inside) / score,
+            "special tokens": (on_all - inside) / score,
             "unattributed": 1 - on_all / score,
         }
-        return PairRelevance(on_words, account)
+        return PairRelevance(on_words, shares)
 
     return Method(name, description, found, whole)
 

@@ -47,7 +47,7 @@ def score_short(methods: Sequence[Method], a: StudySentence, b: StudySentence, n
     found = {method.name: method.explain(a, b) for method in methods}
     relevance = {name: each.relevance for name, each in found.items()}
     judged = _score_by_model({**relevance, "Shapley": reference}, a, b, number, "")
-    parts = ("words", "marks", "unattributed")
+    parts = ("words", "special tokens", "unattributed")
     return {
         "Shapley": {
             name: word_metrics.relevance_correlation(each, reference) for name, each in relevance.items()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table
+from bilrp.render.report import Picture, Report, Table
 from bilrp_studies.common.bootstrap import bootstrap_mean
+from bilrp_studies.common.study_report import build_study_report, tabulate_intervals
 from bilrp_studies.sentences.methods import OUR_METHOD, Method
 from bilrp_studies.sentences.settings import SentencesSettings
 
@@ -27,11 +28,8 @@ MEASURES = {
     "selections, long": ("the same as selections, sentences of 18 to 32 words", True),
     "deletion, long": ("the same as deletion, sentences of 18 to 32 words", False),
 }
-SCORE_PARTS = (
-    "words",
-    "marks",
-    "unattributed",
-)  # shares of the score: on pairs of words, on pairs with a special token, the rest
+# shares of the score: on pairs of words, on pairs with a special token, the rest
+SCORE_PARTS = ("words", "special tokens", "unattributed")
 MIN_EXPLAINED_VARIANCE = 0.4  # on new pairs; below it noun matching has no reliable ground truth
 MIN_INTERVAL_PAIRS = 5  # a bootstrap interval over fewer pairs is meaningless
 REFERENCE_NAMES = ("Shapley", "random order", "chance")  # reference values, not competing methods
@@ -71,23 +69,15 @@ def build_report(
     rivals = {
         measure: compare_with_others(values[measure], asked[measure][1], settings.seed) for measure in asked
     }
-    sections = [
-        Section(
-            "Every method under every measure", [_figure(means, methods), *_tables(means, methods, values)]
-        ),
-        Section("Ours against each other method, pair by pair", [_differences(rivals)]),
-        Section("What adds up to the score, and what it costs", [_score_table(left, passes_per_token)]),
-        Section(
-            "Positions: constants, or a part of their word?", [Paragraph(_describe_positions(means, left))]
-        ),
-        Section("Eight pairs", [_examples(examples)]),
-        Section(
-            "How it was done", [Paragraph(text) for text in _describe_protocol(settings, explained_variance)]
-        ),
-    ]
+    sections = {
+        "Every method under every measure": [_figure(means, methods), *_tables(means, methods, values)],
+        "Ours against each other method, pair by pair": [_differences(rivals)],
+        "What adds up to the score, and what it costs": [_score_table(left, passes_per_token)],
+        "Positions: constants, or a part of their word?": [_describe_positions(means, left)],
+        "Eight pairs": [_examples(examples)],
+    }
     results = {
         "encoder": settings.encoder,
-        "settings": settings.result_options(),
         "means": means,
         "against": rivals,
         "left_over": left,
@@ -95,11 +85,13 @@ def build_report(
         "noun_matching_fit": explained_variance,
         "values": values,
     }
-    return Report(
+    return build_study_report(
         "Sentences: which rules tell the truth?",
         describe_results(means, rivals, passes_per_token),
         sections,
-        results,
+        settings=settings,
+        results=results,
+        protocol=_describe_protocol(settings, explained_variance),
     )
 
 
@@ -161,25 +153,20 @@ def _tables(means: Mapping[str, Any], methods: Sequence[Method], values: Values)
         ("selections, long", "deletion, long"),
     ):
         here = [measure for measure in group if measure in means]
-        rows = [
-            [name, *(_format_interval(means[measure].get(name)) for measure in here)]
+        rows = {
+            name: {measure: means[measure][name] for measure in here if name in means[measure]}
             for name in (*known, *others)
             if any(name in means[measure] for measure in here)
-        ]
+        }
         pairs = ", ".join(
             f"{len(next(iter(values[measure].values())))} pairs for {measure}" for measure in here
         )
         arrows = [f"{measure} {'↑' if MEASURES[measure][1] else '↓'}" for measure in here]
         what = "; ".join(f"{measure}: {MEASURES[measure][0]}" for measure in here)
         if here:
-            tables.append(
-                Table(["method", *arrows], rows, f"Mean and 95 % bootstrap interval; {pairs}. {what}.")
-            )
+            caption = f"Mean and 95 % bootstrap interval; {pairs}. {what}."
+            tables.append(tabulate_intervals(["method", *arrows], rows, here, caption, digits=3))
     return tables
-
-
-def _format_interval(estimate: tuple[float, float, float] | None) -> str | None:
-    return None if estimate is None else f"{estimate[0]:.3f} ({estimate[1]:.3f} to {estimate[2]:.3f})"
 
 
 def _differences(comparisons: Mapping[str, Any]) -> Table:
@@ -206,7 +193,7 @@ def _score_table(
         for name, found in score_shares.items()
     ]
     return Table(
-        ["rules", "on pairs of words", "where marks take part", "unattributed", "passes a token"],
+        ["rules", "on pairs of words", "with special tokens", "unattributed", "passes a token"],
         rows,
         "Shares of the score, means over the short pairs. Work is counted in multiplications of the whole decomposition, "
         "divided by those of running the sentence once, divided by its tokens.",
@@ -230,9 +217,8 @@ def _describe_positions(means: Mapping[str, Any], score_shares: Mapping[str, Map
 
 
 def _examples(rows: Sequence[Sequence[Any]]) -> Table:
-    return Table(
-        ["first sentence", "second sentence", "cosine", "strongest pairs of words, share of the score"], rows
-    )
+    strongest = "strongest pairs of words, share of the score"
+    return Table(["first sentence", "second sentence", "cosine", strongest], rows)
 
 
 def _describe_protocol(settings: SentencesSettings, explained_variance: float | None) -> list[str]:

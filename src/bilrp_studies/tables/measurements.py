@@ -159,6 +159,5 @@ def collect_results(
         "page_seconds": checks.page_seconds,
         "threshold": model.threshold,
         "strangers": [asdict(s) for s in out_of_domain],
-        "skipped": [{"file": name, "reason": why} for name, why in split.skipped.items()],
         "digit_f1_by_page": {s.name: s.digits.f1 for s in scores},
     }

@@ -9,11 +9,14 @@ import numpy as np
 from bilrp.explanation import explain
 from bilrp.regions import grid
 from bilrp.render import figure
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, pluralize
+from bilrp.render.report import Picture, Report, Table, pluralize
+from bilrp_studies.common.image_folders import SkippedFile
+from bilrp_studies.common.study_report import Block, build_study_report
 from bilrp_studies.tables import bigram_agreement, figures, page_evaluation
 from bilrp_studies.tables.digit_model import DigitModel, PageSplit
 from bilrp_studies.tables.measurements import Measurements
 from bilrp_studies.tables.page_layout import LAYOUT_SCALE
+from bilrp_studies.tables.settings import TablesSettings
 from bilrp_studies.tables.table_blocks import TableBlock
 
 MAX_LINKS = 60
@@ -32,6 +35,7 @@ def build_report(
     measurements: Measurements,
     learning_curve: list[dict[str, Any]],
     results: dict[str, Any],
+    settings: TablesSettings,
 ) -> Report:
     """Build the report of a finished study.
 
@@ -41,19 +45,24 @@ def build_report(
         measurements: All measurements.
         learning_curve: Rows of the learning curve; may be empty.
         results: Content of results.json.
+        settings: The settings of the study.
     """
-    sections = [
-        Section(
-            "The question", [Paragraph(text) for text in (QUESTION, MODEL, _describe_pages(split, model))]
-        ),
-        Section("Reading digits", _reading_blocks(split, model, measurements, learning_curve)),
-        Section("Similarity of tables", _similarity(measurements)),
-        Section("Is the explanation right?", _explanations(measurements, results)),
-        Section("Finding copies", _copies(measurements)),
-        Section("What must hold exactly", _checks(measurements)),
-        Section("Other kinds of pages", [_out_of_domain_table(measurements)]),
-    ]
-    return Report("Engineering an explainable similarity: tables", _answer(results), sections, results)
+    return build_study_report(
+        "Engineering an explainable similarity: tables",
+        _answer(results),
+        {
+            "The question": [QUESTION, MODEL, _describe_pages(split, model)],
+            "Reading digits": _reading_blocks(split, model, measurements, learning_curve),
+            "Similarity of tables": _similarity(measurements),
+            "Is the explanation right?": _explanations(measurements, results),
+            "Finding copies": _copies(measurements),
+            "What must hold exactly": _checks(measurements),
+            "Other kinds of pages": [_out_of_domain_table(measurements)],
+        },
+        settings=settings,
+        results=results,
+        skipped=[SkippedFile(name, reason) for name, reason in split.skipped.items()],
+    )
 
 
 def _answer(results: dict[str, Any]) -> str:
@@ -76,83 +85,55 @@ def _answer(results: dict[str, Any]) -> str:
 
 
 def _describe_pages(split: PageSplit, model: DigitModel) -> str:
-    skipped = "; ".join(f"{name}: {why}" for name, why in split.skipped.items()) or "none"
     return (
         f"{pluralize(len(split.train), 'page')} to train on ({model.metadata.get('labels')} labelled patches and as many "
         f"negatives), {len(split.validation)} to choose the digit threshold on ({model.threshold}), "
-        f"{len(split.test)} to measure on. Skipped: {skipped}."
+        f"{len(split.test)} to measure on."
     )
 
 
 def _reading_blocks(
     split: PageSplit, model: DigitModel, measurements: Measurements, learning_curve: list[dict[str, Any]]
-) -> list[Paragraph | Table | Picture]:
+) -> list[Block]:
     correlation = measurements.results["bigram_correlation"]
-    blocks: list[Paragraph | Table | Picture] = [
-        Picture(
-            "digits.png",
-            figures.plot_digits(model.net, split.test[0], threshold=model.threshold),
-            "Above each digit, what the network reads.",
-        ),
-        Picture(
-            "bigrams.png",
-            figures.plot_bigram_sums(measurements.scores, correlation),
-            "The 100 coordinates count bigrams.",
-        ),
+    digits = figures.plot_digits(model.net, split.test[0], threshold=model.threshold)
+    bigrams = figures.plot_bigram_sums(measurements.scores, correlation)
+    blocks: list[Block] = [
+        Picture("digits.png", digits, "Above each digit, what the network reads."),
+        Picture("bigrams.png", bigrams, "The 100 coordinates count bigrams."),
     ]
     if learning_curve:
         header = ("labels", "digit F1", "bigram correlation", "training, seconds")
-        table = [
-            tuple(r[k] for k in ("labels", "digit_f1", "bigram_correlation", "seconds"))
-            for r in learning_curve
-        ]
-        blocks += [
-            Picture("learning.png", figures.plot_learning_curve(learning_curve), "How many labels it takes."),
-            Table(header, table),
-        ]
+        keys = ("labels", "digit_f1", "bigram_correlation", "seconds")
+        curve = figures.plot_learning_curve(learning_curve)
+        blocks.append(Picture("learning.png", curve, "How many labels it takes."))
+        blocks.append(Table(header, [tuple(row[key] for key in keys) for row in learning_curve]))
     return blocks
 
 
-def _similarity(measurements: Measurements) -> list[Paragraph | Table | Picture]:
-    rows = [
-        (name, measurements.similarities.spearman[name], measurements.similarities.spearman_dot[name])
-        for name in measurements.similarities.spearman
-    ]
+def _similarity(measurements: Measurements) -> list[Block]:
+    similarities = measurements.similarities
+    rows = [(name, value, similarities.spearman_dot[name]) for name, value in similarities.spearman.items()]
+    header = ("model", "Spearman, cosine", "Spearman, dot")
+    drawn = figures.plot_similarities(similarities)
     return [
-        Table(
-            ("model", "Spearman, cosine", "Spearman, dot"),
-            rows,
-            caption="Against the transcription, all pairs of blocks",
-        ),
-        Picture(
-            "similarity.png",
-            figures.plot_similarities(measurements.similarities),
-            "Each dot is a pair of blocks of 8 × 6 cells.",
-        ),
+        Table(header, rows, "Against the transcription, all pairs of blocks"),
+        Picture("similarity.png", drawn, "Each dot is a pair of blocks of 8 × 6 cells."),
         *(
-            [Paragraph(f"There is no comparison with VGG-16: {measurements.vgg_error}")]
+            [f"There is no comparison with VGG-16: {measurements.vgg_error}"]
             if measurements.vgg_error
             else []
         ),
     ]
 
 
-def _explanations(measurements: Measurements, results: dict[str, Any]) -> list[Paragraph | Table | Picture]:
+def _explanations(measurements: Measurements, results: dict[str, Any]) -> list[Block]:
     shares = results["relevance_shares"]
     names = ("bigram", "digit", "both", "off", "rules", "chance", "shuffled")
-    header = (
-        "model",
-        "same bigram",
-        "same digit",
-        "both",
-        "off the digits",
-        "on rules",
-        "same bigram: evenly spread",
-        "partners shuffled",
-    )
-    table = Table(
-        header, [(m, *(shares[m][n] for n in names)) for m in shares], caption="Shares of positive relevance"
-    )
+    header = ("model", "same bigram", "same digit", "both", "off the digits", "on rules")
+    rows = [(model, *(share[name] for name in names)) for model, share in shares.items()]
+    chance = ("same bigram: evenly spread", "partners shuffled")
+    table = Table((*header, *chance), rows, "Shares of positive relevance")
     firsts = [pairs[0] for pairs in measurements.explanations.values()]
     pictures = [_scan_window(b) for b in firsts[0].blocks]
     caption = "The same two blocks of two pages, explained by both models: " + " and ".join(
@@ -165,7 +146,7 @@ def _explanations(measurements: Measurements, results: dict[str, Any]) -> list[P
     )
     return [
         table,
-        Paragraph(note),
+        note,
         Picture("explained.png", figures.plot_explanations(firsts, pictures), caption),
     ]
 
@@ -179,38 +160,30 @@ def _scan_window(block: TableBlock) -> np.ndarray:
     return np.clip((part - low) / max(float(high - low), 1e-6), 0, 1)
 
 
-def _copies(measurements: Measurements) -> list[Paragraph | Table | Picture]:
-    blocks: list[Paragraph | Table | Picture] = [
-        Picture(
-            "copies.png",
-            figures.plot_copies(measurements.search),
-            "Blocks moved, scaled, turned, blurred, noisy, yellowed.",
-        )
+def _copies(measurements: Measurements) -> list[Block]:
+    drawn = figures.plot_copies(measurements.search)
+    blocks: list[Block] = [
+        Picture("copies.png", drawn, "Blocks moved, scaled, turned, blurred, noisy, yellowed.")
     ]
     for i, (query, hit, picture, _) in enumerate(measurements.search.hits[:2]):
         why = explain(measurements.encoder, picture, hit.crop_scan(), similarity="cosine", regions=grid(16))
         shown = figures.strongest_links_style(why.relevance, MAX_LINKS)
         drawn = figure.plot(why, style=shown, heatmaps=False, names=("photographed again", hit.name))
         verdict = "the true copy" if hit is query else f"a miss: the query was {query.name}"
-        blocks.append(
-            Picture(
-                f"hit-{i + 1}.png",
-                drawn,
-                f"Query under all distortions, best hit {hit.name}: {verdict}. The {MAX_LINKS} strongest links.",
-            )
+        text = (
+            f"Query under all distortions, best hit {hit.name}: {verdict}. The {MAX_LINKS} strongest links."
         )
+        blocks.append(Picture(f"hit-{i + 1}.png", drawn, text))
     return blocks
 
 
-def _checks(measurements: Measurements) -> list[Paragraph | Table | Picture]:
+def _checks(measurements: Measurements) -> list[Block]:
     checks = measurements.checks
+    size = "×".join(map(str, checks.page_size))
     rows = [
         ("largest unattributed share of a coordinate, whole page, float32", checks.unattributed),
         ("largest difference of push and pull, float64, relative", checks.push_pull_gap),
-        (
-            f"seconds to decompose a page of {checks.page_size[0]}×{checks.page_size[1]} px",
-            checks.page_seconds,
-        ),
+        (f"seconds to decompose a page of {size} px", checks.page_seconds),
     ]
     return [Table(("check", "value"), rows)]
 

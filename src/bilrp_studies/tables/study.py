@@ -26,4 +26,4 @@ def run(settings: TablesSettings) -> Report:
         found = measure_all(split, model, settings, bar)
     results = {**found.results, "learning_curve": rows, "train_seconds": model.train_seconds}
     results["study_seconds"] = time.perf_counter() - start
-    return report.build_report(split, model, found, rows, results)
+    return report.build_report(split, model, found, rows, results, settings)

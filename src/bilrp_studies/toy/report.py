@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table
+from bilrp.render.report import Picture, Report, Table
+from bilrp_studies.common.study_report import Block, build_study_report
 from bilrp_studies.toy import figures
 from bilrp_studies.toy.digit_task import DIGIT_OVERLAP, LAYER_SIZES
 from bilrp_studies.toy.methods import GAMMA, GAMMAS, METHODS, TITLES
@@ -22,8 +23,14 @@ def build_report(runs: Sequence[SeedResult], results: dict[str, Any], settings: 
         results: Content of results.json.
         settings: The settings of the study.
     """
-    title = "Is the explanation true? Digits with a known answer"
-    return Report(title, describe_results(results), _sections(runs, results, settings), results)
+    return build_study_report(
+        "Is the explanation true? Digits with a known answer",
+        describe_results(results),
+        _sections(runs, results, settings),
+        settings=settings,
+        results=results,
+        protocol=[_protocol(results, settings)],
+    )
 
 
 def describe_results(results: dict[str, Any]) -> str:
@@ -68,7 +75,9 @@ def _describe_digit_cosine(results: dict[str, Any]) -> str:
     )
 
 
-def _sections(runs: Sequence[SeedResult], results: dict[str, Any], settings: ToySettings) -> list[Section]:
+def _sections(
+    runs: Sequence[SeedResult], results: dict[str, Any], settings: ToySettings
+) -> dict[str, list[Block]]:
     curve = Picture(
         "gamma.png",
         figures.plot_gamma_curve(GAMMAS, [r.gamma_curve for r in runs], GAMMA),
@@ -81,19 +90,18 @@ def _sections(runs: Sequence[SeedResult], results: dict[str, Any], settings: Toy
         "Lines join the digits of the two sequences: red for positive, blue for negative relevance, each panel scaled "
         "to its strongest line.",
     )
-    baseline = Paragraph(
+    baseline = (
         "These networks have no biases, so they are positively homogeneous: gradients are constant on the way from zero "
         "to the input, and integrated Hessians from zero are Hessian×Product, exactly. The last row integrates from the "
         "mean digit instead, which leaves out what all digits have in common: it is told what a neutral input is, and no "
         "other method here is."
     )
-    return [
-        Section("Against the ground truth", [patterns, _acs_table(runs, settings.pairs), baseline]),
-        Section("The effect of γ", [curve]),
-        Section("γ by layer", [_tuning_table(runs)]),
-        Section("Digits more or less alike", [_digit_cosine_table(results)]),
-        Section("How it was made", [Paragraph(_protocol(results, settings))]),
-    ]
+    return {
+        "Against the ground truth": [patterns, _acs_table(runs, settings.pairs), baseline],
+        "The effect of γ": [curve],
+        "γ by layer": [_tuning_table(runs)],
+        "Digits more or less alike": [_digit_cosine_table(results)],
+    }
 
 
 def _acs_table(runs: Sequence[SeedResult], pairs: int) -> Table:
@@ -109,15 +117,9 @@ def _acs_table(runs: Sequence[SeedResult], pairs: int) -> Table:
 
 def _tuning_table(runs: Sequence[SeedResult]) -> Table:
     keys = ("acs", "uniform_gamma", "uniform_acs", "gain")
+    gammas = [f"γ {i}–{o}" for i, o in pairwise(LAYER_SIZES)]
     return Table(
-        [
-            "seed",
-            *(f"γ {i}–{o}" for i, o in pairwise(LAYER_SIZES)),
-            "tuned ACS",
-            "best uniform γ",
-            "its ACS",
-            "gain",
-        ],
+        ["seed", *gammas, "tuned ACS", "best uniform γ", "its ACS", "gain"],
         [(r.seed // 10, *r.tuning["gammas"], *(r.tuning[key] for key in keys)) for r in runs],
         "Coordinate descent on other pairs than these; both numbers are of fresh test pairs.",
     )

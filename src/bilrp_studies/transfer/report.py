@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from bilrp.explanation import Explanation
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, list_skipped_files
+from bilrp.render.report import Picture, Report, Table
 from bilrp_studies.common import image_folders
+from bilrp_studies.common.study_report import Block, build_study_report
 from bilrp_studies.transfer.figures import plot_accuracies, plot_layers
 from bilrp_studies.transfer.settings import TransferSettings
 from bilrp_studies.transfer.svm import Accuracy
@@ -21,6 +21,10 @@ PAPER_ACCURACIES = {
     "LFW (paper)": (61, {5: 0.78, 10: 0.86, 17: 0.92, 24: 0.89, 31: 0.75}),
     "Sphaera (paper)": (111, {5: 0.93, 10: 0.96, 17: 0.98, 24: 0.97, 31: 0.96}),
 }
+CHART_CAPTION = (
+    "Above: accuracy of the classifier on each layer, with its spread over splits; the paper's LFW row in grey. "
+    "Below: effective regions of the explanations, one dot a pair."
+)
 
 
 def build_report(
@@ -48,28 +52,27 @@ def build_report(
         for layer in accuracies
     }
     names = [item.name for item in contents.items]
-    results = _results(contents, settings, labels, accuracies, pairs, spread, names)
+    results = _results(contents, labels, accuracies, pairs, spread, names)
     last = max(accuracies)
     total = _count_regions(explanations)
-    title = "How transferable is the similarity model?"
     drawn = plot_accuracies(accuracies, spread, total, PAPER_ACCURACIES["LFW (paper)"][1])
-    sections = [
-        Section("The question", [Paragraph(text) for text in _question(contents, labels, settings)]),
-        Section(
-            "The table",
-            [_table(accuracies, labels, spread), Paragraph(_describe_effective_regions(settings))],
-        ),
-        Section("By layer", [Picture("by-layer.png", drawn, _chart_caption())]),
-        Section("What the layers look at", _pictures(contents, pairs, explanations, best_layer, last)),
-        Section("The answer", [Paragraph(_answer(accuracies, spread, best_layer, last, total))]),
-        *list_skipped_files(contents.skipped),
-    ]
-    return Report(title, _answer(accuracies, spread, best_layer, last, total), sections, results)
+    return build_study_report(
+        "How transferable is the similarity model?",
+        _answer(accuracies, spread, best_layer, last, total),
+        {
+            "The question": _question(contents, labels, settings),
+            "The table": [_table(accuracies, labels, spread), _describe_effective_regions(settings)],
+            "By layer": [Picture("by-layer.png", drawn, CHART_CAPTION)],
+            "What the layers look at": _pictures(contents, pairs, explanations, best_layer, last),
+        },
+        settings=settings,
+        results=results,
+        skipped=contents.skipped,
+    )
 
 
 def _results(
     contents: image_folders.FolderContents,
-    settings: TransferSettings,
     labels: np.ndarray,
     accuracies: Mapping[int, Accuracy],
     pairs: Sequence[TrainTestPair],
@@ -95,8 +98,6 @@ def _results(
             | {"effective_regions": {str(layer): effective_regions[layer][k] for layer in effective_regions}}
             for k, pair in enumerate(pairs)
         ],
-        "settings": settings.result_options(),
-        "skipped": [asdict(item) for item in contents.skipped],
         "notes": contents.notes,
     }
 
@@ -156,13 +157,6 @@ def _describe_effective_regions(settings: TransferSettings) -> str:
     )
 
 
-def _chart_caption() -> str:
-    return (
-        "Above: accuracy of the classifier on each layer, with its spread over splits; the paper's LFW row in grey. "
-        "Below: effective regions of the explanations, one dot a pair."
-    )
-
-
 def _answer(
     accuracies: Mapping[int, Accuracy],
     effective_regions: Mapping[int, Sequence[float]],
@@ -211,17 +205,15 @@ def _pictures(
     best_layer: int,
     top_layer: int,
     max_pictures: int = 6,
-) -> list[Paragraph | Picture]:
+) -> list[Block]:
     if not pairs:
-        return [Paragraph("No pairs were explained (--pairs 0).")]
+        return ["No pairs were explained (--pairs 0)."]
     shown = (17, 31) if explanations and {17, 31} <= set(explanations[0]) else (best_layer, top_layer)
     shown = tuple(dict.fromkeys(shown))
-    blocks: list[Paragraph | Picture] = [
-        Paragraph(
-            "Each line joins a region of a test picture (left) to a region of its most similar training picture (right): "
-            "red where the match makes the two more similar, blue where it makes them less similar, stronger where it "
-            "weighs more."
-        )
+    blocks: list[Block] = [
+        "Each line joins a region of a test picture (left) to a region of its most similar training picture (right): "
+        "red where the match makes the two more similar, blue where it makes them less similar, stronger where it "
+        "weighs more."
     ]
     items = contents.items
     for number, (pair, found_pair) in enumerate(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bilrp.render.report import Paragraph, Picture, Report, Section, Table, list_skipped_files, pluralize
+from bilrp.render.report import Picture, Report, Table, pluralize
 from bilrp_studies.common.bootstrap import block_bootstrap_mean as interval
 from bilrp_studies.common.image_folders import FolderContents
+from bilrp_studies.common.study_report import Block, build_study_report, format_interval, tabulate_intervals
 from bilrp_studies.common.warps import WARPS
 from bilrp_studies.vision.model_agreement import PairAgreement
 from bilrp_studies.vision.settings import VisionSettings
@@ -36,17 +37,19 @@ def build_report(
         photographs: The photographs read, with skipped files and notes.
     """
     results = collect_results(rows, agreements, settings)
-    results["skipped"] = [{"file": s.file, "reason": s.reason} for s in photographs.skipped]
-    return Report(
+    header = ["rules", *MEASURES.values()]
+    tables = {
+        name: [tabulate_intervals(header, results["table"][name], list(MEASURES), _caption(len(each)))]
+        for name, each in rows.items()
+    }
+    return build_study_report(
         "Which rules say something about networks with batch norm?",
         describe_results(results),
-        [
-            *(Section(name, [_table(results["table"][name], len(rows[name]))]) for name in rows),
-            Section("How it was measured", [Paragraph(_protocol(settings))]),
-            Section("MobileNetV2 beside VGG-16", _agreement_blocks(agreements, results)),
-            *list_skipped_files(photographs.skipped),
-        ],
-        results,
+        {**tables, "MobileNetV2 beside VGG-16": _agreement_blocks(agreements, results)},
+        settings=settings,
+        results=results,
+        protocol=[_protocol(settings)],
+        skipped=photographs.skipped,
     )
 
 
@@ -76,7 +79,6 @@ def collect_results(
     ]
     return {
         "pairs": settings.pairs,
-        "settings": settings.result_options(),
         "table": table,
         "agreement": {**agreement, "each": each},
         "per_pair": rows,
@@ -93,14 +95,14 @@ def describe_results(results: Mapping[str, Any]) -> str:
         said.append(
             f"{net}: {least} leaves least unattributed ({_format_unattributed(table[least])}); of those "
             f"that leave less than half, "
-            f"{best} finds a planted patch best ({_format_interval(table[best]['planted'])} × chance, "
+            f"{best} finds a planted patch best ({format_interval(table[best]['planted'])} × chance, "
             f"{_format_unattributed(table[best])} "
             "unattributed)"
         )
     together = results["agreement"]["regions"]
     return (
         f"{'. '.join(said)}. With VGG-16, MobileNetV2 agrees on regions at a rank correlation of "
-        f"{_format_interval(together)}."
+        f"{format_interval(together)}."
     )
 
 
@@ -108,14 +110,8 @@ def _format_unattributed(row: Mapping[str, Any]) -> str:
     return f"{100 * row['unattributed']['mean']:.0f} %"
 
 
-def _format_interval(value: Mapping[str, float]) -> str:
-    return f"{value['mean']:z.2f} ({value['low']:z.2f} to {value['high']:z.2f})"
-
-
-def _table(table: Mapping[str, Mapping[str, Mapping[str, float]]], pairs: int) -> Table:
-    rows = [(name, *(_format_interval(found[key]) for key in MEASURES)) for name, found in table.items()]
-    caption = f"Means over {pluralize(pairs, 'pair')} with 95 % intervals."
-    return Table(["rules", *MEASURES.values()], rows, caption)
+def _caption(pairs: int) -> str:
+    return f"Means over {pluralize(pairs, 'pair')} with 95 % intervals."
 
 
 def _protocol(settings: VisionSettings) -> str:
@@ -129,9 +125,7 @@ def _protocol(settings: VisionSettings) -> str:
     )
 
 
-def _agreement_blocks(
-    agreements: Sequence[PairAgreement], results: Mapping[str, Any]
-) -> list[Paragraph | Table | Picture]:
+def _agreement_blocks(agreements: Sequence[PairAgreement], results: Mapping[str, Any]) -> list[Block]:
     """Tabulate the pairs with most and least agreement, and plot the first and the last."""
     order = sorted(agreements, key=lambda each: each.regions, reverse=True)
     shown = (
@@ -141,8 +135,8 @@ def _agreement_blocks(
     header = ["photographs", "regions", "pairs of regions", "cosine, MobileNetV2", "cosine, VGG-16"]
     agreement = results["agreement"]
     words = (
-        f"Rank correlation of what both say: of regions {_format_interval(agreement['regions'])}, of pairs of regions "
-        f"{_format_interval(agreement['pairs'])}. VGG-16's last map is averaged, as MobileNet's is."
+        f"Rank correlation of what both say: of regions {format_interval(agreement['regions'])}, of pairs of regions "
+        f"{format_interval(agreement['pairs'])}. VGG-16's last map is averaged, as MobileNet's is."
     )
     pictures = [
         Picture(
@@ -153,4 +147,4 @@ def _agreement_blocks(
         for end, title, c in (("most", "most agreement", order[0]), ("least", "least agreement", order[-1]))
         for number, (name, found) in enumerate(zip(("MobileNetV2", "VGG-16"), c.explanations, strict=True))
     ]
-    return [Paragraph(words), Table(header, rows, "Where they agree most and least."), *pictures]
+    return [words, Table(header, rows, "Where they agree most and least."), *pictures]
