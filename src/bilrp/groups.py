@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -274,33 +274,44 @@ class Contrast:
 
         return group_views.describe_contrast(self, names)
 
-    def plot(self, **options: Any) -> Figure:
+    def plot(
+        self, *, names: Sequence[str] | None = None, title: str | None = None, palette: str = "paper"
+    ) -> Figure:
         """Draw a, b and c, each region tinted by its contribution to the difference, on one scale.
 
         Args:
-            options: names of the three inputs, title, palette.
+            names: names of the three inputs; None: those of the inputs.
+            title: heading of the figure.
+            palette: "paper" or "safe".
         """
         from bilrp.render import group_views
 
-        return group_views.plot_contrast(self, **options)
+        return group_views.view_contrast(self, names).plot(title=title, palette=palette)
 
-    def save(self, path: str | Path, **options: Any) -> Path:
+    def save(
+        self,
+        path: str | Path,
+        *,
+        names: Sequence[str] | None = None,
+        title: str | None = None,
+        style: str | None = None,
+        palette: str = "paper",
+    ) -> Path:
         """Write a figure (.png, .svg, .pdf), a page (.html), or numbers (.npz, .safetensors) that `load` reads.
 
         Args:
             path: the file; its suffix selects the format.
-            options: names of the three inputs, title, palette; style for pages.
+            names: names of the three inputs; None: those of the inputs.
+            title: heading of the figure or page.
+            style: link style of the explanations on a page.
+            palette: "paper" or "safe".
         """
         from bilrp.render import group_views
 
-        if Path(path).suffix.lower() in NUMBER_SUFFIXES:
+        path = Path(path)
+        if path.suffix.lower() in NUMBER_SUFFIXES:
             return store.write(path, *self._serialize())
-        drawn = {name: value for name, value in options.items() if name != "style"}
-        return group_views.write(
-            path,
-            page=lambda: group_views.render_contrast(self, **options),
-            plot=lambda: group_views.plot_contrast(self, **drawn),
-        )
+        return group_views.view_contrast(self, names).write(path, title=title, style=style, palette=palette)
 
     def _serialize(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors: dict[str, Tensor] = {}
@@ -328,13 +339,7 @@ class Contrast:
     def _repr_html_(self) -> str:
         from bilrp.render import group_views
 
-        return group_views.embed(
-            group_views.render_contrast(self), title="Why closer to one than to the other"
-        )
-
-    def __repr__(self) -> str:
-        nearer = "b" if self.score > 0 else "c"
-        return f"Contrast(closer to {nearer} by {abs(self.score):.6g}, unattributed {self.unattributed:.3g})"
+        return group_views.view_contrast(self).embed()
 
 
 def contrast(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -71,38 +71,49 @@ class SetComparison:
 
         return group_views.describe_sets(self, names)
 
-    def plot(self, **options: Any) -> Figure:
+    def plot(
+        self, *, names: Sequence[str] | None = None, title: str | None = None, palette: str = "paper"
+    ) -> Figure:
         """Draw members of both sets tinted by what they share, and the most similar pairs.
 
         Args:
-            options: names of the two sets, title, palette.
+            names: names of the two sets.
+            title: heading of the figure.
+            palette: "paper" or "safe".
         """
         from bilrp.render import group_views
 
-        return group_views.plot_sets(self, **options)
+        return group_views.view_sets(self, names).plot(title=title, palette=palette)
 
-    def save(self, path: str | Path, **options: Any) -> Path:
+    def save(
+        self,
+        path: str | Path,
+        *,
+        names: Sequence[str] | None = None,
+        title: str | None = None,
+        style: str | None = None,
+        palette: str = "paper",
+    ) -> Path:
         """Write a figure (.png, .svg, .pdf), a page (.html), or the sum over all pairs (.npz, .safetensors).
 
         Args:
             path: the file; its suffix selects the format.
-            options: names of the two sets, title, palette; style for pages.
+            names: names of the two sets.
+            title: heading of the figure or page.
+            style: link style of the explanations on a page.
+            palette: "paper" or "safe".
         """
         from bilrp.render import group_views
 
-        if Path(path).suffix.lower() in NUMBER_SUFFIXES:
+        path = Path(path)
+        if path.suffix.lower() in NUMBER_SUFFIXES:
             return self.explanation.save(path)
-        drawn = {name: value for name, value in options.items() if name != "style"}
-        return group_views.write(
-            path,
-            page=lambda: group_views.render_sets(self, **options),
-            plot=lambda: group_views.plot_sets(self, **drawn),
-        )
+        return group_views.view_sets(self, names).write(path, title=title, style=style, palette=palette)
 
     def _repr_html_(self) -> str:
         from bilrp.render import group_views
 
-        return group_views.embed(group_views.render_sets(self), title="What two sets share")
+        return group_views.view_sets(self).embed()
 
 
 def compare_sets(

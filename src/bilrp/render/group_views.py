@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import html as _html
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bilrp.errors import InputError
 from bilrp.findings.formatting import format_number
@@ -24,6 +25,87 @@ if TYPE_CHECKING:
 
 PAGE_SUFFIX = ".html"
 MAX_NAME_LENGTH = 60
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """What a page or a figure of several inputs shows.
+
+    Args:
+        title: Heading, unless another one is given.
+        lead: The sentence below it.
+        strips: Rows of tinted inputs.
+        legend: Their scale of colours.
+        entries: Explanations below them, on the page.
+        examples: Rows that show these explanations in a figure.
+        note: A further sentence of the figure.
+        columns: 2 puts consecutive explanations side by side on wide screens.
+    """
+
+    title: str
+    lead: str
+    strips: Sequence[Strip]
+    legend: Legend
+    entries: Sequence[GalleryEntry]
+    examples: Sequence[Strip] = ()
+    note: str = ""
+    columns: int = 1
+
+    def plot(self, *, title: str | None = None, palette: str = "paper") -> Figure:
+        """Draw the rows with one scale of colours."""
+        sentences = f"{self.lead} {self.note}".strip()
+        rows = [*self.strips, *self.examples]
+        return draw_strips(rows, self.legend, title=title or self.title, sentences=sentences, palette=palette)
+
+    def render_html(
+        self, *, title: str | None = None, style: str | None = None, palette: str = "paper"
+    ) -> str:
+        """Return a page: the rows, then the explanations.
+
+        Args:
+            title: Title of the page.
+            style: Link style of the explanations.
+            palette: "paper" or "safe".
+        """
+        return gallery.render_html(
+            self.entries,
+            title=title or self.title,
+            lead=self.lead,
+            columns=self.columns,
+            style=None if style == "auto" else style,
+            palette=palette,
+            strips=serialize_strips(self.strips, self.legend),
+        )
+
+    def write(
+        self, path: Path, *, title: str | None = None, style: str | None = None, palette: str = "paper"
+    ) -> Path:
+        """Write a page (.html) or a figure (.png, .svg, .pdf) atomically.
+
+        Args:
+            path: The file; its suffix selects the format.
+            title: Heading.
+            style: Link style of the explanations on a page.
+            palette: "paper" or "safe".
+        """
+        if path.suffix.lower() == PAGE_SUFFIX:
+            page = self.render_html(title=title, style=style, palette=palette)
+            return files.write_bytes(path, page.encode("utf-8"))
+        if path.suffix.lower() not in figure.SUFFIXES:
+            raise InputError(
+                f"cannot write {path}: use .html, {', '.join(figure.SUFFIXES)}, .npz or .safetensors"
+            )
+        with files.atomic_write(path) as temporary:
+            figure.save_figure(self.plot(title=title, palette=palette), temporary)
+        return path
+
+    def embed(self, *, height: int = 860) -> str:
+        """Return the page in a sandboxed iframe, for notebooks; `height` in pixels."""
+        return (
+            f'<iframe srcdoc="{_html.escape(self.render_html(), quote=True)}" sandbox="allow-scripts allow-downloads" '
+            f'title="{_html.escape(self.title, quote=True)}" loading="lazy" width="100%" height="{int(height)}" '
+            'style="border:0;width:100%;resize:vertical;color-scheme:normal"></iframe>'
+        )
 
 
 def name_contrast(contrast: Contrast, names: Sequence[str] | None) -> tuple[str, str, str]:
@@ -79,65 +161,24 @@ def contrast_strips(contrast: Contrast, names: Sequence[str] | None = None) -> t
     return [Strip("", items)], Legend(f"closer to {b}", f"closer to {c}", similarity)
 
 
-def plot_contrast(
-    contrast: Contrast,
-    *,
-    names: Sequence[str] | None = None,
-    title: str | None = None,
-    palette: str = "paper",
-) -> Figure:
-    """Draw a, b and c with one scale of colours.
-
-    Args:
-        contrast: What to draw.
-        names: Names of a, b and c.
-        title: Heading of the figure.
-        palette: "paper" or "safe".
-    """
-    strips, legend = contrast_strips(contrast, names)
-    rest = f"{format_number(contrast.unattributed)} of the difference is unattributed."
-    sentences = f"{describe_contrast(contrast, names)} {rest}"
-    return draw_strips(
-        strips, legend, title=title or _contrast_title(contrast, names), sentences=sentences, palette=palette
-    )
-
-
-def _contrast_title(contrast: Contrast, names: Sequence[str] | None) -> str:
-    _, b, c = name_contrast(contrast, names)
-    return f"Why closer to {b if contrast.score >= 0 else c}?"
-
-
-def render_contrast(
-    contrast: Contrast,
-    *,
-    names: Sequence[str] | None = None,
-    title: str | None = None,
-    style: str | None = None,
-    palette: str = "paper",
-) -> str:
-    """Return a page: the difference, then the explanations of a with b and of a with c.
+def view_contrast(contrast: Contrast, names: Sequence[str] | None = None) -> GroupView:
+    """Return the difference, then the explanations of a with b and of a with c.
 
     Args:
         contrast: What to show.
         names: Names of a, b and c.
-        title: Title of the page.
-        style: Link style of the explanations.
-        palette: "paper" or "safe".
     """
     a, b, c = name_contrast(contrast, names)
-    strips, legend = contrast_strips(contrast, names)
-    entries = [
-        GalleryEntry(contrast.toward, f"What makes it similar to {b}", (a, b)),
-        GalleryEntry(contrast.against, f"What makes it similar to {c}", (a, c)),
-    ]
-    return gallery.render_html(
-        entries,
-        title=title or _contrast_title(contrast, names),
-        lead=describe_contrast(contrast, names),
+    return GroupView(
+        f"Why closer to {b if contrast.score >= 0 else c}?",
+        describe_contrast(contrast, names),
+        *contrast_strips(contrast, names),
+        entries=[
+            GalleryEntry(contrast.toward, f"What makes it similar to {b}", (a, b)),
+            GalleryEntry(contrast.against, f"What makes it similar to {c}", (a, c)),
+        ],
+        note=f"{format_number(contrast.unattributed)} of the difference is unattributed.",
         columns=2,
-        style=None if style == "auto" else style,
-        palette=palette,
-        strips=serialize_strips(strips, legend),
     )
 
 
@@ -185,99 +226,27 @@ def set_strips(comparison: SetComparison, names: Sequence[str] | None = None) ->
     return strips, Legend("shared with the other set", "unlike the other set", similarity)
 
 
-def plot_sets(
-    comparison: SetComparison,
-    *,
-    names: Sequence[str] | None = None,
-    title: str | None = None,
-    palette: str = "paper",
-) -> Figure:
-    """Draw members of both sets, and the most similar pairs.
-
-    Args:
-        comparison: What to draw.
-        names: Names of the two sets.
-        title: Heading of the figure.
-        palette: "paper" or "safe".
-    """
-    strips, legend = set_strips(comparison, names)
-    for number, example in enumerate(comparison.examples, 1):
-        values = [value.detach().cpu().double().numpy() for value in example.marginals()]
-        items = [
-            StripItem(side, value, side.name or letter, "")
-            for side, value, letter in zip((example.a, example.b), values, "AB", strict=True)
-        ]
-        score = f"{comparison.similarity.replace('_', ' ')} {format_number(example.score)}"
-        strips.append(Strip(f"Similar pair {number}: {score}", items))
-    sentences = describe_sets(comparison, names)
-    return draw_strips(
-        strips, legend, title=title or "What do the two sets share?", sentences=sentences, palette=palette
-    )
-
-
-def render_sets(
-    comparison: SetComparison,
-    *,
-    names: Sequence[str] | None = None,
-    title: str | None = None,
-    style: str | None = None,
-    palette: str = "paper",
-) -> str:
-    """Return a page: members of both sets with what they share, then the most similar pairs.
+def view_sets(comparison: SetComparison, names: Sequence[str] | None = None) -> GroupView:
+    """Return members of both sets with what they share, then the most similar pairs.
 
     Args:
         comparison: What to show.
         names: Names of the two sets.
-        title: Title of the page.
-        style: Link style of the explanations.
-        palette: "paper" or "safe".
     """
-    strips, legend = set_strips(comparison, names)
-    entries = []
+    entries, examples = [], []
     for number, example in enumerate(comparison.examples, 1):
         pair = (example.a.name or "A", example.b.name or "B")
         entries.append(GalleryEntry(example, f"Similar pair {number}: {pair[0]} and {pair[1]}", pair))
-    return gallery.render_html(
-        entries,
-        title=title or "What do the two sets share?",
-        lead=describe_sets(comparison, names),
-        style=None if style == "auto" else style,
-        palette=palette,
-        strips=serialize_strips(strips, legend),
+        items = [
+            StripItem(side, value.detach().cpu().double().numpy(), name, "")
+            for side, value, name in zip((example.a, example.b), example.marginals(), pair, strict=True)
+        ]
+        score = f"{comparison.similarity.replace('_', ' ')} {format_number(example.score)}"
+        examples.append(Strip(f"Similar pair {number}: {score}", items))
+    return GroupView(
+        "What do the two sets share?",
+        describe_sets(comparison, names),
+        *set_strips(comparison, names),
+        entries=entries,
+        examples=examples,
     )
-
-
-def embed(page: str, *, title: str, height: int = 860) -> str:
-    """Return a page in a sandboxed iframe, for notebooks.
-
-    Args:
-        page: The page.
-        title: Title of the frame.
-        height: In pixels.
-    """
-    return (
-        f'<iframe srcdoc="{_html.escape(page, quote=True)}" sandbox="allow-scripts allow-downloads" '
-        f'title="{_html.escape(title, quote=True)}" loading="lazy" width="100%" height="{int(height)}" '
-        'style="border:0;width:100%;resize:vertical;color-scheme:normal"></iframe>'
-    )
-
-
-def write(path: str | Path, *, page: Any, plot: Any) -> Path:
-    """Write a page (.html) or a figure (.png, .svg, .pdf) atomically.
-
-    Args:
-        path: The file; its suffix selects the format.
-        page: Returns the page.
-        plot: Returns the figure.
-    """
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix == PAGE_SUFFIX:
-        return files.write_bytes(path, page().encode("utf-8"))
-    if suffix not in figure.SUFFIXES:
-        raise InputError(
-            f"cannot write {path}: use .html, {', '.join(figure.SUFFIXES)}, .npz or .safetensors"
-        )
-    with files.atomic_write(path) as temporary:
-        figure.save_figure(plot(), temporary)
-    return path
