@@ -41,7 +41,7 @@ ALLOWED_IMPORTS = {
     "io": {"similarity"},
     "encoder": {"inputs", "regions", "rules", "similarity", "trace"},
     "decomposition": {"encoder", "engine", "inputs", "io", "regions"},
-    "mean_embedding": {"encoder", "inputs"},
+    "mean_embedding": {"encoder", "findings", "inputs"},
     "pipeline": {
         "decomposition", "encoder", "engine", "inputs", "mean_embedding", "progress", "regions", "rules", "similarity",
         "trace",

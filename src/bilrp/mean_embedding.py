@@ -15,9 +15,9 @@ from torch import Tensor
 
 from bilrp.encoder import MODEL_RUN_LOCK, Encoder, read_item
 from bilrp.errors import InputError
+from bilrp.findings.random_baseline import QUANTILE_PERCENTS
 from bilrp.inputs import Item
 
-QUANTILE_PERCENTS = (0, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 _lock = threading.Lock()
 _computed: weakref.WeakKeyDictionary[Encoder, tuple[str, TypicalEmbeddings]] = weakref.WeakKeyDictionary()
 

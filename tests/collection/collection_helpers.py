@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import nn
 
 import bilrp
@@ -38,6 +38,23 @@ def tiny_encoder(seed: int = 0) -> Encoder:
         name="tiny",
         similarity="dot",
     )
+
+
+def write_scenes(folder: Path, count: int, *, stamped: bool) -> Path:
+    """Two views of each of `count` scenes, next to each other by name; every third photograph has a bar with a caption."""
+    rng = np.random.default_rng(3)
+    folder.mkdir()
+    for number in range(count):
+        pixels = rng.integers(60, 200, (5, 5, 3), dtype=np.uint8)
+        whole = Image.fromarray(pixels).resize((72, 72), Image.Resampling.BICUBIC)
+        for view in range(2):
+            picture = whole.crop((4 * view, 4 * view, 64 + 4 * view, 64 + 4 * view))
+            if stamped and (2 * number + view) % 3 == 0:
+                draw = ImageDraw.Draw(picture)
+                draw.rectangle((0, 52, 64, 64), "black")
+                draw.rectangle((6, 56, 40, 60), "white")
+            picture.save(folder / f"{number:02}-{view}.png")
+    return folder
 
 
 def write_pictures(folder: Path, count: int, *, seed: int = 0) -> Path:

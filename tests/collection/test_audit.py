@@ -7,31 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from collection_helpers import tiny_encoder
-from PIL import Image, ImageDraw
+from collection_helpers import tiny_encoder, write_scenes
+from PIL import Image
 
 from bilrp import collection
 from bilrp.errors import InputError
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 COUNT = 24  # scenes, each seen twice
-
-
-def scenes(folder: Path, *, stamped: bool) -> Path:
-    """Two views of each scene, next to each other by name; every third photograph has a bar with a caption."""
-    rng = np.random.default_rng(3)
-    folder.mkdir()
-    for number in range(COUNT):
-        pixels = rng.integers(60, 200, (5, 5, 3), dtype=np.uint8)
-        whole = Image.fromarray(pixels).resize((72, 72), Image.Resampling.BICUBIC)
-        for view in range(2):
-            picture = whole.crop((4 * view, 4 * view, 64 + 4 * view, 64 + 4 * view))
-            if stamped and (2 * number + view) % 3 == 0:
-                draw = ImageDraw.Draw(picture)
-                draw.rectangle((0, 52, 64, 64), "black")
-                draw.rectangle((6, 56, 40, 60), "white")
-            picture.save(folder / f"{number:02}-{view}.png")
-    return folder
 
 
 def right(found: collection.Collection, without=None) -> float:
@@ -49,7 +32,9 @@ def right(found: collection.Collection, without=None) -> float:
 @pytest.fixture(scope="module")
 def stamped(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
     place = tmp_path_factory.mktemp("audit")
-    return collection.build(scenes(place / "in", stamped=True), tiny_encoder(), place / "x.lance")
+    return collection.build(
+        write_scenes(place / "in", COUNT, stamped=True), tiny_encoder(), place / "x.lance"
+    )
 
 
 def test_the_bar_is_the_first_finding(stamped) -> None:
@@ -65,14 +50,18 @@ def test_the_bar_is_the_first_finding(stamped) -> None:
 
 
 def test_search_without_the_bar_restores_the_neighbours(stamped, tmp_path: Path) -> None:
-    clean = collection.build(scenes(tmp_path / "in", stamped=False), tiny_encoder(), tmp_path / "y.lance")
+    clean = collection.build(
+        write_scenes(tmp_path / "in", COUNT, stamped=False), tiny_encoder(), tmp_path / "y.lance"
+    )
     bar = [12, 13, 14, 15]  # the lowest row of 8 × 8 patches
     before, after, truth = right(stamped), right(stamped, without=bar), right(clean)
     assert before < truth and after > before + 0.5 * (truth - before), (before, after, truth)
 
 
 def test_photographs_without_a_stamp_have_no_such_finding(tmp_path: Path) -> None:
-    clean = collection.build(scenes(tmp_path / "in", stamped=False), tiny_encoder(), tmp_path / "y.lance")
+    clean = collection.build(
+        write_scenes(tmp_path / "in", COUNT, stamped=False), tiny_encoder(), tmp_path / "y.lance"
+    )
     assert not [s for s in clean.audit(sample=48).suspects if s.kind == "alike"]
 
 

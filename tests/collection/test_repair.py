@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from collection_helpers import tiny_encoder
-from PIL import Image, ImageDraw
+from collection_helpers import tiny_encoder, write_scenes
 from torch import Tensor, nn
 
 import bilrp
@@ -257,23 +256,6 @@ def test_neighbours_are_counted_as_in_a_loop() -> None:
 # ------------------------------------------------------------ a collection
 
 
-def write_scenes(folder: Path, *, stamped: bool) -> Path:
-    """Two views of each scene; every third photograph has a bar with a caption."""
-    rng = np.random.default_rng(3)
-    folder.mkdir()
-    for number in range(COUNT):
-        pixels = rng.integers(60, 200, (5, 5, 3), dtype=np.uint8)
-        whole = Image.fromarray(pixels).resize((72, 72), Image.Resampling.BICUBIC)
-        for view in range(2):
-            picture = whole.crop((4 * view, 4 * view, 64 + 4 * view, 64 + 4 * view))
-            if stamped and (2 * number + view) % 3 == 0:
-                draw = ImageDraw.Draw(picture)
-                draw.rectangle((0, 52, 64, 64), "black")
-                draw.rectangle((6, 56, 40, 60), "white")
-            picture.save(folder / f"{number:02}-{view}.png")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def pair_of_collections(
     tmp_path_factory: pytest.TempPathFactory,
@@ -282,7 +264,7 @@ def pair_of_collections(
     encoder = replace(tiny_encoder(), similarity="cosine")
     clean, stamped = (
         collection.build(
-            write_scenes(place / name, stamped=name == "stamped"), encoder, place / f"{name}.lance"
+            write_scenes(place / name, COUNT, stamped=name == "stamped"), encoder, place / f"{name}.lance"
         )
         for name in ("clean", "stamped")
     )

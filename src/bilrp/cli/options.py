@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer.models import OptionInfo
 
 from bilrp.encoders.registry import DEFAULT_IMAGE_ENCODER, DEFAULT_TEXT_ENCODER, ENCODER_HELP
 
@@ -29,48 +30,32 @@ def complete_from(*words: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [word for word in words if word.startswith(incomplete)]
 
 
-Encoder = Annotated[
-    str,
-    typer.Option(
-        "--encoder",
-        "-e",
-        metavar="NAME",
-        autocompletion=complete_encoders,
-        help=f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
-    ),
-]
-OneEncoder = Annotated[
-    str | None,
-    typer.Option(
-        "--encoder",
-        "-e",
-        metavar="NAME",
-        autocompletion=complete_encoders,
-        show_default=f"{DEFAULT_IMAGE_ENCODER} for images, {DEFAULT_TEXT_ENCODER} for texts",
-        help=f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation).",
-    ),
-]
+def make_encoder_option(help: str, *, show_default: str | bool = True, complete: bool = True) -> OptionInfo:
+    """Return the option --encoder, -e with this help.
+
+    Args:
+        help: Help text.
+        show_default: The default in the help, if it depends on the inputs.
+        complete: Complete names of encoders in the shell.
+    """
+    completion = complete_encoders if complete else None
+    return typer.Option(
+        "--encoder", "-e", metavar="NAME", autocompletion=completion, show_default=show_default, help=help
+    )
+
+
+_ANY_ENCODER = f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation)."
+_BY_INPUT = f"{DEFAULT_IMAGE_ENCODER} for images, {DEFAULT_TEXT_ENCODER} for texts"
+Encoder = Annotated[str, make_encoder_option(_ANY_ENCODER)]
+OneEncoder = Annotated[str | None, make_encoder_option(_ANY_ENCODER, show_default=_BY_INPUT)]
 Encoders = Annotated[
     list[str] | None,
-    typer.Option(
-        "--encoder",
-        "-e",
-        metavar="NAME",
-        autocompletion=complete_encoders,
-        show_default=f"{DEFAULT_IMAGE_ENCODER} for images, {DEFAULT_TEXT_ENCODER} for texts",
-        help=(
-            f"{ENCODER_HELP} (a plain module gets RGB pixels with ImageNet's mean and standard deviation). "
-            f"Repeat to compare encoders."
-        ),
-    ),
+    make_encoder_option(f"{_ANY_ENCODER} Repeat to compare encoders.", show_default=_BY_INPUT),
 ]
 CollectionEncoder = Annotated[
     str | None,
-    typer.Option(
-        "--encoder",
-        "-e",
-        metavar="NAME",
-        help="The collection's encoder, if it is your own (package.module:function).",
+    make_encoder_option(
+        "The collection's encoder, if it is your own (package.module:function).", complete=False
     ),
 ]
 Weights = Annotated[

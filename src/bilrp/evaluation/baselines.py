@@ -210,10 +210,16 @@ class TracedInput:
     def x(self) -> Tensor:
         return self.tape.x
 
-    def build_decomposition(self, parts: Tensor, name: str) -> Decomposition:
-        """Return a decomposition with these parts and the model's embedding."""
+    def build_decomposition(self, parts: Tensor | None, name: str) -> Decomposition:
+        """Return a decomposition with these parts and the model's embedding.
+
+        Args:
+            parts: None for methods that only score pairs: all parts are zero.
+            name: Name of the method, in the origin.
+        """
         origin = make_origin(self.encoder, self.tape, composites.Composite(name, lambda step: None), None)
         embedding = self.tape.result.flatten()
+        parts = embedding.new_zeros(self.regions.count, embedding.numel()) if parts is None else parts
         return Decomposition(parts, embedding, self.regions, origin, self.item.view, name=self.item.name)
 
 
@@ -257,10 +263,7 @@ def _explanation_from_relevance(
     sides: tuple[TracedInput, TracedInput], relevance: Tensor, name: str
 ) -> Explanation:
     """Return an explanation with this relevance, zero parts and the model's score."""
-    left, right = (
-        side.build_decomposition(side.x.new_zeros(side.regions.count, side.tape.result.numel()), name)
-        for side in sides
-    )
+    left, right = (side.build_decomposition(None, name) for side in sides)
     return replace(pair(left, right, similarity="dot"), relevance=relevance)
 
 

@@ -137,7 +137,11 @@ def pairx(
     """
     rules = zplus_convolutions() if composite is None else composite
     sides = trace_inputs(encoder, a, b, regions)
-    explanation = pair(*(_empty_decomposition(side, "pairx") for side in sides), similarity=similarity)
+    decompositions = (
+        replace(side.build_decomposition(None, "pairx"), shape=tuple(side.tape.result.shape))
+        for side in sides
+    )
+    explanation = pair(*decompositions, similarity=similarity)
     embeddings = [side.tape.result.flatten() for side in sides]
     targets = pair_vectors(_resolve(similarity, [explanation.a, explanation.b]), *embeddings)
     with torch.no_grad():
@@ -219,12 +223,6 @@ def pair_vectors(similarity: Similarity, a: Tensor, b: Tensor) -> tuple[Tensor, 
         left, right = (each.detach().clone().requires_grad_() for each in (a, b))
         first, second = torch.autograd.grad(form(left[None], right[None]).sum(), (left, right))
     return first, second
-
-
-def _empty_decomposition(side: TracedInput, name: str) -> Decomposition:
-    """Return the decomposition of a method that only scores pairs: all parts are zero."""
-    empty = side.x.new_zeros(side.regions.count, side.tape.result.numel())
-    return replace(side.build_decomposition(empty, name), shape=tuple(side.tape.result.shape))
 
 
 def _resolve(similarity: str | Similarity | None, sides: list[Decomposition]) -> Similarity:

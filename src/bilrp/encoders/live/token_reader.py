@@ -125,13 +125,17 @@ def _pad(item: Item, padding: Tensor) -> Item:
 
 
 @dataclass(frozen=True, eq=False)
-class BackendTokenizer:
-    """A `tokenizers.Tokenizer` with the calls of a fast tokenizer of transformers that `TextReader` uses."""
+class FastTokenizerLike:
+    """A wrapped tokenizer with the attributes of a fast tokenizer of transformers that `TextReader` uses."""
 
     tokenizer: Any
     is_fast: bool = True
     unk_token_id: int | None = None
     model_max_length: int = 10**30
+
+
+class BackendTokenizer(FastTokenizerLike):
+    """A `tokenizers.Tokenizer`."""
 
     def __call__(
         self, text: str, *, truncation: bool = False, max_length: int | None = None, **_: Any
@@ -151,18 +155,12 @@ class BackendTokenizer:
         return self.tokenizer.id_to_token(token_id)
 
 
-@dataclass(frozen=True, eq=False)
-class BytePairTokenizer:
+class BytePairTokenizer(FastTokenizerLike):
     """A tokenizer without offsets, such as open_clip's, that can decode single tokens: each is found again in the text.
 
     Args:
         tokenizer: callable, text -> ids [1, length]; with `encode`, `decode`, `sot_token_id` and `eot_token_id`.
     """
-
-    tokenizer: Any
-    is_fast: bool = True
-    unk_token_id: int | None = None
-    model_max_length: int = 10**30
 
     def __call__(
         self, text: str, *, truncation: bool = False, max_length: int | None = None, **_: Any
