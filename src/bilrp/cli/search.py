@@ -7,8 +7,8 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from bilrp.collection.repair import Repair
     from bilrp.decomposition import Decomposition
     from bilrp.render.gallery import GalleryEntry
-    from bilrp.similarity import Similarity
 
 
 def search(
@@ -92,78 +91,130 @@ def search(
             "--repair has its own similarity and searches by whole items: leave out the other options"
         )
     outputs = check_outputs(output or [], inputs=(query,), page_only=True)
-    draw = DrawOptions(palette=palette)
     if outputs and count > MAX_EXPLANATIONS:
         raise InputError(f"-k {count}: a page has at most {MAX_EXPLANATIONS} explanations")
-    opened = open(collection, encoder, weights=weights)
-    repaired = None if repair is None else Repair.load(repair)
-    key = resolve_query(opened, query)
-    position, regions = opened.position(key), None
-    is_part = part is not None or words is not None
-    source = key if position is None else position
-    if position is None and (is_part or explain or outputs):
-        # computed once
-        source = opened.decomposition(key) if repaired is None else repaired.decompose(opened.encoder, key)
-    if is_part:
-        source, regions = _restrict(opened.decomposition(source), part, words, without=without)
-    index_or_reason = (
-        opened.items.index_or_reason(opened.resolve_similarity(similarity))
-        if approximate and where is None
-        else None
+    asked = _Query(
+        query, open(collection, encoder, weights=weights), None if repair is None else Repair.load(repair)
     )
-    wanted = count + (position is not None)
-    if repaired is not None:
-        neighbours = _find_repaired(opened, repaired, key, wanted)
-    else:
-        neighbours = opened.nearest(
-            source, wanted, similarity=similarity, approximate=approximate, where=where
-        )
-    neighbours = [n for n in neighbours if n.position != position][:count]
-    recall_note, recall = _describe_recall(index_or_reason, is_whole_item=not is_part, count=count)
-    part_name = _describe_part(part, words, len(regions or ()))
-    by_part = "" if regions is None else f" {'without' if without else 'by'} {part_name}"
-    header = (
-        f"Searched exactly, without an index: {index_or_reason}.\n"
-        if isinstance(index_or_reason, str)
-        else ""
-    )
-    by_part += "" if repaired is None else ", repaired"
+    if part is not None or words is not None:
+        asked = asked.restrict(part, words, without=without)
+    elif explain or outputs:
+        asked = asked.decompose()
+    index_or_reason = asked.choose_index(similarity) if approximate and where is None else None
+    neighbours = asked.find(count, similarity=similarity, approximate=approximate, where=where)
+    recall_note, recall = _describe_recall(index_or_reason, is_whole_item=asked.regions is None, count=count)
+    reason = isinstance(index_or_reason, str)
+    header = f"Searched exactly, without an index: {index_or_reason}.\n" if reason else ""
     condition = "" if where is None else f" where {where}"
-    header += f"Nearest to {query}{by_part}, of {len(opened)}{condition}{recall_note}:"
+    header += f"Nearest to {asked.description}, of {len(asked.collection)}{condition}{recall_note}:"
     if not (as_json or explain):
-        _print_neighbours(header, neighbours, key)  # before the explanations, which may take long
-    entries = (
-        _explain_neighbours(
-            opened,
-            neighbours,
-            source,
-            position,
-            query,
-            similarity if repaired is None else repaired.similarity,
-        )
-        if explain or outputs
-        else []
-    )
+        _print_neighbours(header, neighbours, asked.key)  # before the explanations, which may take long
+    entries = asked.explain(neighbours, similarity) if explain or outputs else []
     summaries = [entry.explanation.summary() for entry in entries]
     if as_json:
-        answer = {"collection": collection, "query": query, "regions": regions} | recall
+        answer = {"collection": collection, "query": query, "regions": asked.regions} | recall
         print(json.dumps(answer | {"neighbours": _serialize_neighbours(neighbours, summaries)}))
     elif explain:
-        _print_neighbours(header, neighbours, key, summaries)
-    lead = f"The nearest {len(neighbours)} of {len(opened)} items in {collection}{by_part}{recall_note}."
-    title = f"Nearest to {query}{by_part}"
+        _print_neighbours(header, neighbours, asked.key, summaries)
+    lead = f"The nearest {len(neighbours)} of {len(asked.collection)} items in {collection}{asked.by}{recall_note}."
+    title, draw = f"Nearest to {asked.description}", DrawOptions(palette=palette)
     batch.write_page(entries, outputs, draw, title=title, lead=lead, columns=1, quiet=as_json)
 
 
-def _restrict(
-    whole: Decomposition, part: str | None, words: str | None, *, without: bool
-) -> tuple[Decomposition, list[int]]:
-    """Return the query by some of its regions, or without them, and the numbers of these regions."""
-    from bilrp.collection.subquery import restrict_query
+@dataclass(frozen=True)
+class _Query:
+    """A query of a collection: what was typed, what is searched for, and how to say so.
 
-    regions = find_word_regions(whole, words or "") if part is None else find_regions_in_box(whole, part)
-    restricted = restrict_query(whole, without=regions) if without else restrict_query(whole, part=regions)
-    return restricted, regions
+    `source` replaces the item or input where it was decomposed or restricted to `regions`; `by` says to which.
+    """
+
+    text: str
+    collection: Collection
+    repair: Repair | None
+    source: Decomposition | None = None
+    regions: list[int] | None = None
+    part: str = ""
+
+    @cached_property
+    def key(self) -> Any:
+        """An item's number or id, else the file or text itself."""
+        return resolve_query(self.collection, self.text)
+
+    @cached_property
+    def position(self) -> int | None:
+        """The position of the item; None for an input that is not in the collection."""
+        return self.collection.position(self.key)
+
+    @property
+    def by(self) -> str:
+        return self.part + ("" if self.repair is None else ", repaired")
+
+    @property
+    def description(self) -> str:
+        return f"{self.text}{self.by}"
+
+    @property
+    def target(self) -> Any:
+        """What is searched for: the restricted or decomposed query, else the item, else the input."""
+        if self.source is not None:
+            return self.source
+        return self.key if self.position is None else self.position
+
+    def decompose(self) -> _Query:
+        """Decompose an input that is not in the collection once, for the search and the explanations."""
+        if self.position is not None:
+            return self
+        if self.repair is not None:
+            return replace(self, source=self.repair.decompose(self.collection.encoder, self.key))
+        return replace(self, source=self.collection.decomposition(self.key))
+
+    def restrict(self, part: str | None, words: str | None, *, without: bool) -> _Query:
+        """Return the query by a box or some words, or without them."""
+        from bilrp.collection.subquery import restrict_query
+
+        whole = self.collection.decomposition(self.decompose().target)
+        regions = find_word_regions(whole, words or "") if part is None else find_regions_in_box(whole, part)
+        chosen = restrict_query(whole, without=regions) if without else restrict_query(whole, part=regions)
+        said = f" {'without' if without else 'by'} {_describe_part(part, words, len(regions))}"
+        return replace(self, source=chosen, regions=regions, part=said)
+
+    def choose_index(self, similarity: str | None) -> ApproximateIndex | str:
+        """Return the approximate index, or the reason why there is none."""
+        return self.collection.items.index_or_reason(self.collection.resolve_similarity(similarity))
+
+    def find(
+        self, count: int, *, similarity: str | None, approximate: bool, where: str | None
+    ) -> list[Neighbour]:
+        """Return the nearest items, without the query itself."""
+        wanted = count + (self.position is not None)
+        if self.repair is not None:
+            neighbours = _find_repaired(self.collection, self.repair, self.key, wanted)
+        else:
+            neighbours = self.collection.nearest(
+                self.target, wanted, similarity=similarity, approximate=approximate, where=where
+            )
+        return [n for n in neighbours if n.position != self.position][:count]
+
+    def explain(self, neighbours: Sequence[Neighbour], similarity: str | None) -> list[GalleryEntry]:
+        """Explain each neighbour; parts that are not stored are computed."""
+        from bilrp.cli import batch
+        from bilrp.progress import progress_bar
+        from bilrp.render.gallery import GalleryEntry
+
+        chosen = similarity if self.repair is None else self.repair.similarity
+        left = self.collection.decomposition(self.target)
+        left = with_full_view(self.collection, left, self.target if self.position is None else self.position)
+        entries = []
+        with progress_bar(sys.stderr.isatty()) as bar:
+            bar.start("explaining", len(neighbours))
+            for neighbour in neighbours:
+                right = self.collection.decomposition(neighbour.position)
+                right = with_full_view(self.collection, right, neighbour.position)
+                explanation = self.collection.explain(left, right, similarity=chosen)
+                names = batch.display_names(explanation, self.text, neighbour.name)
+                entries.append(GalleryEntry(explanation, f"{neighbour.score:.3f}  {neighbour.name}", names))
+                bar.advance()
+        return entries
 
 
 def _serialize_neighbours(neighbours: Sequence[Neighbour], summaries: Sequence[str]) -> list[dict[str, Any]]:
@@ -197,35 +248,6 @@ def _find_repaired(collection: Collection, repair: Repair, query: Any, count: in
         Neighbour(collection.ids[i], collection.names[i], score, i, partial(share, i), lambda row=row: row)
         for (i, score), row in zip(ranked, rows, strict=True)
     ]
-
-
-def _explain_neighbours(
-    collection: Collection,
-    neighbours: Sequence[Neighbour],
-    source: Any,
-    position: int | None,
-    query: str,
-    similarity: str | Similarity | None,
-) -> list[GalleryEntry]:
-    """Explain each neighbour; parts that are not stored are computed."""
-    from bilrp.cli import batch
-    from bilrp.progress import progress_bar
-    from bilrp.render.gallery import GalleryEntry
-
-    left = with_full_view(
-        collection, collection.decomposition(source), source if position is None else position
-    )
-    entries = []
-    with progress_bar(sys.stderr.isatty()) as bar:
-        bar.start("explaining", len(neighbours))
-        for neighbour in neighbours:
-            right = collection.decomposition(neighbour.position)
-            right = with_full_view(collection, right, neighbour.position)
-            explanation = collection.explain(left, right, similarity=similarity)
-            names = batch.display_names(explanation, query, neighbour.name)
-            entries.append(GalleryEntry(explanation, f"{neighbour.score:.3f}  {neighbour.name}", names))
-            bar.advance()
-    return entries
 
 
 def _print_neighbours(

@@ -127,19 +127,7 @@ def build_with_report(
             session.describe(encoder, [read_source_item(encoder, each)], batch_encoder)
     with progress_bar(progress) as bar, _open_workers(encoder, backend, address) as workers:
         bar.start("indexing", len(new))
-        done = 0
-        while done < len(new):
-            if workers is not None and session.described and not session.changed_ids:
-                _index_on_workers(workers, session, new[done:], bar)
-                break
-            # workers need the description, so the first batches run locally
-            batch = new[done:] if workers is None else new[done : done + ITEMS_PER_COMMIT]
-            _index_locally(session, encoder, batch_encoder, batch, bar)
-            done += len(batch)
-        while session.orphaned_paths:
-            orphans, session.orphaned_paths = session.orphaned_paths, set()
-            batch = [each for each in new if each.encoded_path in orphans]
-            _index_locally(session, encoder, batch_encoder, batch, bar)
+        _index_new(session, encoder, batch_encoder, new, workers, bar)
         scope = _source_paths(source) if prune else []
         by_path = {each.encoded_path: each for each in source_items}
         session.apply_renames(
@@ -159,6 +147,30 @@ def build_with_report(
         log.warning("%s", NOTE_MESSAGES[kind].format(count=subject))
     report.seconds = time.perf_counter() - start
     return collection, report
+
+
+def _index_new(
+    session: IndexSession,
+    encoder: Encoder,
+    batch_encoder: BatchEncoder,
+    new: list[SourceItem],
+    workers: RayWorkerPool | None,
+    bar: Progress,
+) -> None:
+    """Index new items on workers, if there are any, else locally; then items whose path another item took over."""
+    done = 0
+    while done < len(new):
+        if workers is not None and session.described and not session.changed_ids:
+            _index_on_workers(workers, session, new[done:], bar)
+            break
+        # workers need the description, so the first batches run locally
+        batch = new[done:] if workers is None else new[done : done + ITEMS_PER_COMMIT]
+        _index_locally(session, encoder, batch_encoder, batch, bar)
+        done += len(batch)
+    while session.orphaned_paths:
+        orphans, session.orphaned_paths = session.orphaned_paths, set()
+        batch = [each for each in new if each.encoded_path in orphans]
+        _index_locally(session, encoder, batch_encoder, batch, bar)
 
 
 def _list_source_items(

@@ -73,7 +73,7 @@ def multi_head_attention(
     if not batched:
         query, key, value = (t.unsqueeze(1) for t in (query, key, value))
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-    batch, dtype = query.shape[1], query.dtype
+    batch = query.shape[1]
 
     packed = None if use_separate_proj_weight or in_proj_weight is None else in_proj_weight.chunk(3)
     weights = packed or (q_proj_weight, k_proj_weight, v_proj_weight)
@@ -91,17 +91,10 @@ def multi_head_attention(
         k, v = (F.pad(t, (0, 0, 0, 1)) for t in (k, v))
 
     causal_only = is_causal and key_padding_mask is None and not need_weights  # torch then ignores attn_mask
-    mask = None
-    if attn_mask is not None and not causal_only:
-        mask = _to_additive_mask(attn_mask, dtype)
-        mask = mask.unflatten(0, (batch, num_heads)) if mask.dim() == 3 else mask
-    if key_padding_mask is not None:
-        padding = _to_additive_mask(key_padding_mask, dtype)[:, None, None]
-        mask = padding if mask is None else mask + padding
+    mask = _combine_masks(None if causal_only else attn_mask, key_padding_mask, q)
     added = int(bias_k is not None) + int(add_zero_attn)  # positions that are never masked
     if mask is not None and added:
         mask = F.pad(mask, (0, added))
-
     mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal_only)
     out = F.linear(mixed.permute(2, 0, 1, 3).flatten(2), out_proj_weight, out_proj_bias)
     out = out if batched else out.squeeze(1)
@@ -111,6 +104,17 @@ def multi_head_attention(
     attention = torch.softmax(scores if mask is None else scores + mask, -1)
     attention = attention.mean(1) if average_attn_weights else attention
     return out, attention if batched else attention.squeeze(0)
+
+
+def _combine_masks(attn_mask: Tensor | None, key_padding_mask: Tensor | None, q: Tensor) -> Tensor | None:
+    """Return both masks as one to add to the scores of queries q (batch, heads, tokens, width)."""
+    mask = None if attn_mask is None else _to_additive_mask(attn_mask, q.dtype)
+    if mask is not None and mask.dim() == 3:
+        mask = mask.unflatten(0, q.shape[:2])
+    if key_padding_mask is None:
+        return mask
+    padding = _to_additive_mask(key_padding_mask, q.dtype)[:, None, None]
+    return padding if mask is None else mask + padding
 
 
 def _to_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:

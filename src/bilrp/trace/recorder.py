@@ -268,14 +268,7 @@ class Recorder(TorchFunctionMode):
             if t is target and before is not None:
                 constants.append(before)  # the values before the write
                 return before
-            if t.layout != torch.strided:
-                raise TapeError(
-                    f"'{op.name}' takes a sparse tensor of shape {tuple(t.shape)}, which cannot be recorded: use "
-                    ".to_dense()"
-                )
-            self._register_weight(t)
-            self.step_constants.append(t)
-            constants.append(t.detach())
+            constants.append(self._add_constant(op, t))
             return constants[-1]
 
         if op.replay_as:
@@ -303,19 +296,30 @@ class Recorder(TorchFunctionMode):
             self.random_tensors.update(op, detector.detected, (), {}, result)
             self.constants.add_results(result)
             return result
+        owner, versions = self._find_owner(constants), tuple(map(get_version, constants))
+        if owner is None and op.kind == "weighted":
+            owner = self.fused_owner  # its weights are a slice of a parameter
+        if previous is not None:
+            owner, versions = previous.owner or owner, previous.versions + versions
         for output_index, out in _enumerate_outputs(target if op.kind == "overwrite" else result):
-            if not self._add_output(out, op, target):
-                continue
-            owner, versions = self._find_owner(constants), tuple(map(get_version, constants))
-            if owner is None and op.kind == "weighted":
-                owner = self.fused_owner  # its weights are a slice of a parameter
-            if previous is not None:
-                owner, versions = previous.owner or owner, previous.versions + versions
-            self.used_values.update(inputs)
-            self.records.append(
-                CallRecord(op, call, replay_args, replay_kwargs, tuple(inputs), owner, versions, output_index)
-            )
+            if self._add_output(out, op, target):
+                self.used_values.update(inputs)
+                self.records.append(
+                    CallRecord(
+                        op, call, replay_args, replay_kwargs, tuple(inputs), owner, versions, output_index
+                    )
+                )
         return result
+
+    def _add_constant(self, op: Op, t: Tensor) -> Tensor:
+        """Return a tensor that does not depend on the input as a step stores it."""
+        if t.layout != torch.strided:
+            raise TapeError(
+                f"'{op.name}' takes a sparse tensor of shape {tuple(t.shape)}, which cannot be recorded: use .to_dense()"
+            )
+        self._register_weight(t)
+        self.step_constants.append(t)
+        return t.detach()
 
     def _note_write(self, target: Tensor, *, merged: bool) -> None:
         """Note that a recorded call wrote into `target`; `merged`: its record continues an earlier write."""
