@@ -59,15 +59,13 @@ def test_what_counts_against_and_what_is_unattributed():
     e = make_explanation()
     R = e.relevance.clone()
     R[0, 0] -= 0.3 * e.score
-    for_it, against = (
-        float(part.sum()) / e.score for part in (R.double().clamp(min=0), R.double().clamp(max=0))
-    )
+    for_it, against = (float(part.sum()) for part in (R.double().clamp(min=0), R.double().clamp(max=0)))
     summary = replace(e, relevance=R).summary()
+    rest = formatting.format_number(e.score - for_it - against)
     assert (
-        f"Of the score {formatting.format_share(for_it)} is explained by matching regions, "
-        f"{formatting.format_share(-against)} counts against it, 30 % is unattributed." in summary
+        f"In the score of {formatting.format_number(e.score)}, matching regions add {formatting.format_number(for_it)}, "
+        f"others take away {formatting.format_number(-against)}, {rest} (30 %) is unattributed." in summary
     )
-    assert for_it + against + 0.3 == pytest.approx(1, abs=1e-5), "the terms add up"
     assert "nothing is unattributed" in e.summary()
 
 
@@ -77,9 +75,9 @@ def test_self_terms_of_a_distance_set_the_two_apart():
     far = replace(e, score=10 * assert_not_none(e.breakdown.scale))  # not near zero: shares
     apart = float(e.relevance.double().clamp(min=0).sum() + sum(w.double().sum() for w in e.self_terms))
     summary = far.summary()
-    assert f"{formatting.format_share(apart / far.score)} sets the two apart, " in summary
+    assert f"regions that differ add {formatting.format_number(apart)}, " in summary
     alike = float(e.relevance.double().clamp(max=0).sum())
-    assert f"{formatting.format_share(-alike / far.score)} brings them together" in summary
+    assert f"regions that are alike take away {formatting.format_number(-alike)}" in summary
     assert re.search(r"Most alike: .+ \(−[\d,.]+ %\)", summary), "it lowers the distance"
 
 
@@ -128,7 +126,7 @@ def test_a_score_near_zero_has_relevance_in_units_of_the_score_and_no_shares():
     summary = small.summary()
     assert "%" not in summary
     assert f"match 1 ({formatting.format_signed(small.findings()[0].relevance)})" in summary
-    assert f"The score is near zero ({formatting.format_number(small.score)})" in summary
+    assert f"In the score of {formatting.format_number(small.score)} (near zero), " in summary
     assert "unattributed" in summary and "more than half" not in summary
 
 

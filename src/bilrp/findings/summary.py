@@ -365,53 +365,51 @@ def _name_match(explanation: ExplanationLike, finding: Finding, number: int) -> 
 def _describe_breakdown(explanation: ExplanationLike) -> tuple[str, list[BreakdownClause]]:
     """Return the beginning of the sentence about what adds up to the score, and its clauses.
 
-    Amounts are shares of the score or, near zero, the terms themselves.
+    Amounts are in units of the score, so that they add up before the reader's eyes: matches often add more than the whole
+    score, and others take some of it away.
     """
     terms = explanation.breakdown
-    near_zero = terms.is_near_zero
-    positive, negative = terms.positive + terms.self_terms_a + terms.self_terms_b, terms.negative
-    least = MIN_MENTIONED_SHARE * (1.0 if not near_zero else terms.scale or 0.0)
-
-    def amount(value: float) -> str:
-        share = terms.compute_share(value)
-        return format_number(value) if share is None else format_share(share)
+    whole = abs(terms.specific) if not terms.is_near_zero else terms.scale or 0.0
 
     def matters(value: float) -> bool:
-        share = terms.compute_share(value)
-        return abs(value if share is None else share) >= least and value != 0
+        return abs(value) >= MIN_MENTIONED_SHARE * whole and value != 0
 
     noun = {"text": "words"}.get(_name_input_kind(explanation), "regions")
+    positive = format_number(terms.positive + terms.self_terms_a + terms.self_terms_b)
     if explanation.is_distance:
         clauses = [
-            BreakdownClause("positive", f"{amount(positive)} sets the two apart"),
-            BreakdownClause("negative", f"{amount(-negative)} brings them together"),
+            BreakdownClause("positive", f"{noun} that differ add {positive}"),
+            BreakdownClause("negative", f"{noun} that are alike take away {format_number(-terms.negative)}"),
         ]
     else:
-        clauses = [BreakdownClause("positive", f"{amount(positive)} is explained by matching {noun}")]
-        if matters(negative):
-            clauses.append(BreakdownClause("negative", f"{amount(-negative)} counts against it"))
+        clauses = [BreakdownClause("positive", f"matching {noun} add {positive}")]
+        if matters(terms.negative):
+            clauses.append(BreakdownClause("negative", f"others take away {format_number(-terms.negative)}"))
     if matters(terms.special_tokens):
-        clauses.append(
-            BreakdownClause("special_tokens", f"{amount(terms.special_tokens)} comes from special tokens")
-        )
+        verb = "add" if terms.special_tokens > 0 else "take away"
+        amount = format_number(abs(terms.special_tokens))
+        clauses.append(BreakdownClause("special_tokens", f"special tokens {verb} {amount}"))
     unattributed = terms.unattributed - terms.shared
     if matters(unattributed):
-        rest = f"{amount(unattributed)} is unattributed{_describe_reference(explanation)}"
+        share = terms.compute_share(unattributed)
+        of_it = "" if share is None else f" ({format_share(share)})"
+        rest = f"{format_number(unattributed)}{of_it} is unattributed{_describe_reference(explanation)}"
         clauses.append(BreakdownClause("unattributed", rest))
     else:
         clauses.append(BreakdownClause("none", "nothing is unattributed"))
     name = explanation.similarity.replace("_", " ") if explanation.is_distance else "score"
-    if terms.is_centered:
-        specific, shared = format_number(terms.specific), ""
-        if abs(terms.shared) > NEAR_ZERO_FRACTION * (terms.scale or 0.0):
-            kind = _name_input_kind(explanation)
-            shared = f"Any two {kind}s share {format_number(terms.shared)} of the {name}. "
-        if near_zero:
-            return f"{shared}What is specific to these two is near zero ({specific}): ", clauses
-        return f"{shared}Of what is specific to these two ({specific}) ", clauses
-    if near_zero:
-        return f"The {name} is near zero ({format_number(explanation.score)}): ", clauses
-    return f"Of the {name} ", clauses
+    score, near = format_number(explanation.score), " (near zero)" if terms.is_near_zero else ""
+    if not terms.is_centered:
+        return f"In the {name} of {score}{near}, ", clauses
+    specific = format_number(terms.specific)
+    if abs(terms.shared) <= NEAR_ZERO_FRACTION * (terms.scale or 0.0):
+        return f"In the {name} of {score}{near}, ", clauses
+    kind = _name_input_kind(explanation)
+    return (
+        f"Of the {name} of {score}, any two {kind}s share {format_number(terms.shared)}, and {specific}{near} is specific "
+        "to these two: ",
+        clauses,
+    )
 
 
 def _describe_reference(explanation: ExplanationLike) -> str:
