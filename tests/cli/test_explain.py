@@ -350,7 +350,7 @@ def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(pla
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"no weights at all", "not a torch file of plain tensors; pass VGG-16's checkpoint"),
+        (b"no weights at all", "w.pth: not a torch file of plain tensors"),
         (b"", "not a torch file of plain tensors"),
     ],
 )

