@@ -25,10 +25,17 @@ def load_font(size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSerif.ttf", size)
 
 
-def draw_page(*, rows: int = 14, columns: int = 8, seed: int = 0, angle: float = 0.0) -> DrawnPage:
-    """Draw a page; `centres` [rows, columns, 4, 2] are the digits' middles before turning."""
+def draw_page(
+    *,
+    rows: int = 14,
+    columns: int = 8,
+    seed: int = 0,
+    angle: float = 0.0,
+    values: list[list[str]] | None = None,
+) -> DrawnPage:
+    """Draw a page of random or given values; `centres` [rows, columns, 4, 2] are the digits' middles before turning."""
     rng = np.random.default_rng(seed)
-    values = [
+    values = values or [
         [f"{rng.integers(0, 10)}.{rng.integers(0, 1000):03d}" for _ in range(columns)] for _ in range(rows)
     ]
     size = (LEFT + columns * COLUMN_PIXELS + 60, TOP + rows * ROW_PIXELS + 80)

@@ -28,6 +28,7 @@ from bilrp.findings.differences import (
     extract_differences,
 )
 from bilrp.findings.grouping import Finding
+from bilrp.findings.number_matches import are_numbers, extract_number_findings
 from bilrp.findings.special_tokens import exclude_special_tokens, select_regions
 from bilrp.findings.summary import summarize
 from bilrp.inputs import Item
@@ -243,7 +244,10 @@ class Explanation:
         score = (
             0.0 if self.breakdown.is_near_zero else self.breakdown.specific
         )  # no shares of a score near zero
-        findings = grouping.extract_findings(relevance.numpy(), a, b, score=score, k=relevance.numel())
+        if are_numbers(a, b):
+            findings = extract_number_findings(relevance.numpy(), a, b, score=score)
+        else:
+            findings = grouping.extract_findings(relevance.numpy(), a, b, score=score, k=relevance.numel())
         return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in findings]
 
     def differences(self, k: int = 3, *, shared: bool = True) -> list[Difference]:

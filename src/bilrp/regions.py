@@ -92,6 +92,9 @@ RegionSpecs: TypeAlias = RegionSpec | tuple[RegionSpec | None, RegionSpec | None
 JOINED_WORDS = "joined_words"
 """The spec of `words(punctuation="join")`."""
 
+NUMBERS = "numbers"
+"""The kind of regions that are the numbers of a scanned table, named by their digits, see `encoders.table_numbers`."""
+
 
 def as_spec_pair(specs: RegionSpecs | None) -> tuple[RegionSpec | None, RegionSpec | None]:
     """Return the specs of two inputs: a tuple has one for each, anything else is used for both."""

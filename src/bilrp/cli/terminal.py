@@ -107,6 +107,7 @@ def collect_summary(
             for each in covered
         ],
         "checked": describe_covering(covered),
+        **_list_numbers(e),
         "warnings": list_warnings(e, e.findings()),
         "explained": breakdown.explained,
         "unattributed": breakdown.unattributed,
@@ -141,6 +142,24 @@ def collect_summary(
         "plan": None if e.a.plan is None else str(e.a.plan),
         "seconds": None if seconds is None else round(seconds, 3),
     }
+
+
+def _list_numbers(explanation: Explanation) -> dict[str, Any]:
+    """Return the numbers that two tables have in common, and the blocks of neighbouring ones; nothing for other inputs."""
+    from bilrp.findings import number_matches
+
+    sides = explanation.a.regions, explanation.b.regions
+    if not number_matches.are_numbers(*sides):
+        return {}
+    relevance = explanation.relevance.detach().cpu().double().numpy()
+    terms = explanation.breakdown
+    score = 0.0 if terms.is_near_zero else terms.specific
+    return {
+        name: number_matches.serialize_matches(match(relevance, *sides, score=score), *sides)
+        for name, match in (
+            ("numbers", number_matches.match_numbers), ("number_blocks", number_matches.match_blocks),
+        )
+    }  # fmt: skip
 
 
 def print_summary(

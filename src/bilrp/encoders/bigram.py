@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from bilrp.encoder import InputLike
+from bilrp.encoders import table_numbers
 from bilrp.errors import InputError, wrap_errors
 from bilrp.inputs import Image, Item
 
@@ -107,20 +108,33 @@ def bigram(weights: str | Path | None = None) -> Encoder:
 
     >>> bilrp.explain(bigram(), "page1.jpg", "page2.jpg", similarity="cosine").score
     """
-    net, _ = load_weights(WEIGHTS_PATH if weights is None else weights)
-    return build_encoder(net, name="bigram")
+    net, metadata = load_weights(WEIGHTS_PATH if weights is None else weights)
+    threshold = float(metadata.get("threshold", table_numbers.DETECTION_THRESHOLD))
+    return build_encoder(net, name="bigram", threshold=threshold)
 
 
-def build_encoder(digits: nn.Module, *, name: str = "bigram") -> Encoder:
-    """Return an encoder of `BigramNet(digits)`, with γ = 0.5 at each convolution and patches as regions."""
+def build_encoder(
+    digits: nn.Module, *, name: str = "bigram", threshold: float = table_numbers.DETECTION_THRESHOLD
+) -> Encoder:
+    """Return an encoder of `BigramNet(digits)`, with γ = 0.5 at each convolution and the numbers as regions.
+
+    Args:
+        digits: network from ink to ten digit maps.
+        name: name of the encoder.
+        threshold: minimum height of a digit's peak on its map.
+    """
     from bilrp.encoder import Encoder
     from bilrp.rules import composites
+
+    regions = table_numbers.number_regions(
+        digits, threshold=threshold, max_regions=MAX_REGIONS, fallback=patch_regions
+    )
 
     return Encoder(
         module=BigramNet(digits).eval().requires_grad_(False),
         read=read,
         composite=composites.uniform(GAMMA),
-        regions=patch_regions,
+        regions=regions,
         name=name,
         to_image=to_image,
         similarity="dot",  # as in the paper

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from bilrp.findings.number_matches import are_numbers, describe_numbers
 from bilrp.findings.region_layout import to_label_image
 from bilrp.inputs import Image, Text, View
 from bilrp.regions import Regions
@@ -94,6 +95,8 @@ def describe_location(
     >>> describe_location(tokens(("a", "young", "girl"))(torch.zeros(1, 3, 4)), None, [1, 2])
     '“young girl”'
     """
+    if are_numbers(regions):
+        return describe_numbers(regions, numbers)
     words = view.region_texts if isinstance(view, Text) else regions.names
     if words is not None:
         names = regions.names or words  # a special token has no text, only a name

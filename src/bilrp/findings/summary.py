@@ -25,6 +25,7 @@ from bilrp.findings.formatting import (
     format_signed,
 )
 from bilrp.findings.grouping import Finding
+from bilrp.findings.number_matches import are_numbers, describe_number_finding, match_blocks, match_numbers
 from bilrp.findings.photograph_means import PHOTOGRAPH_MEANS
 from bilrp.findings.reference_likeness import is_like_photographs
 from bilrp.findings.region_layout import to_label_image
@@ -155,6 +156,8 @@ def collect_summary(
     warnings = [f"{warning[0].upper()}{warning[1:]}." for warning in list_warnings(explanation, findings)]
     is_weak = verdict.startswith(random_baseline.NOT_SIMILAR)
     lead = "Most alike:" if explanation.is_distance else "Strongest:" if is_weak else "Carried by"
+    if are_numbers(explanation.a.regions, explanation.b.regions):
+        lead = f"{_count_common_numbers(explanation)} Strongest:"
     sign = -1 if explanation.is_distance else 1  # a distance is lowered by what is alike
     named = [n for n, f in enumerate(findings) if sign * f.relevance > 0][:MAX_NAMED_FINDINGS]
     breakdown_lead, clauses = _describe_breakdown(explanation)
@@ -195,7 +198,9 @@ def describe_differences(
 
 
 def label_finding(explanation: ExplanationLike, finding: Finding) -> str:
-    """Return where a finding is in a and in b: words, or positions in images."""
+    """Return where a finding is in a and in b: words, or positions in images; the numbers of tables once for both."""
+    if are_numbers(explanation.a.regions, explanation.b.regions):
+        return describe_number_finding(explanation.a.regions, explanation.b.regions, finding)
     sides = ((explanation.a, finding.a), (explanation.b, finding.b))
     return " ↔ ".join(_describe_regions(side, numbers, include_size=False) for side, numbers in sides)
 
@@ -213,6 +218,8 @@ def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> 
     named_share = sum(abs(f.share or 0.0) for f in findings[:MAX_NAMED_FINDINGS])
     if is_mostly_unattributed(explanation):
         warnings.append("warning: more than half of the score is unattributed")
+    elif are_numbers(explanation.a.regions, explanation.b.regions):
+        warnings.append("the rest of the score is pairs of digits inside numbers that differ")
     elif not explanation.breakdown.is_near_zero and named_share < MIN_NAMED_SHARE:
         warnings.append("nothing stands out: the similarity is spread over many small matches")
     mass = explanation.relevance.detach().cpu().double().abs().numpy()
@@ -341,6 +348,30 @@ def _describe_matches(
     return f"{lead} {_join_phrases(matches)}."
 
 
+def _count_common_numbers(explanation: ExplanationLike) -> str:
+    """Return how many numbers occur in both tables, with their share of the score, and how many blocks they form."""
+    sides = explanation.a.regions, explanation.b.regions
+    relevance, terms = explanation.relevance.detach().cpu().double().numpy(), explanation.breakdown
+    numbers = match_numbers(relevance, *sides, score=0.0)
+    if not numbers:
+        return "No number occurs in both tables."
+    total = sum(match.relevance for match in numbers)
+    share = terms.compute_share(total)
+    amount = format_signed(total) if share is None else f"{format_share(share)} of the score"
+    blocks = match_blocks(relevance, *sides, score=0.0)
+    count = f"{len(numbers)} numbers occur" if len(numbers) > 1 else "1 number occurs"
+    longest = max((len(block.numbers) for block in blocks), default=0)
+    runs = (
+        f", {len(blocks)} runs of neighbours"
+        if len(blocks) > 1
+        else ", one run of neighbours"
+        if blocks
+        else ""
+    )
+    runs += f" (the longest of {longest})" if len(blocks) > 1 else f" (of {longest})" if blocks else ""
+    return f"{count} in both tables ({amount}){runs}."
+
+
 def format_relevance(finding: Finding) -> str:
     """Return a finding's share of the score or, for a score near zero, its relevance in units of the score.
 
@@ -352,6 +383,8 @@ def format_relevance(finding: Finding) -> str:
 
 def _name_match(explanation: ExplanationLike, finding: Finding, number: int) -> str:
     """Return the words of a finding, or its number on the cards and badges of images."""
+    if are_numbers(explanation.a.regions, explanation.b.regions):
+        return describe_number_finding(explanation.a.regions, explanation.b.regions, finding)
     sides = ((explanation.a, finding.a), (explanation.b, finding.b))
     has_words = [isinstance(side.view, Text) or side.regions.names is not None for side, _ in sides]
     if not any(has_words) and any(to_label_image(side.regions) is not None for side, _ in sides):

@@ -284,14 +284,14 @@ def make_panel(
         height: Maximum height in inches.
         max_lines: Maximum number of lines of a text; its font gets smaller, down to 9 points.
     """
-    words = side.view.region_texts if isinstance(side.view, Text) else side.regions.names
-    if words is not None:
+    labels = to_label_image(side.regions)
+    if not isinstance(side.view, Image) or labels is None:
+        words = side.view.region_texts if isinstance(side.view, Text) else side.regions.names
+        if words is None:
+            return None
         return _make_text_panel(
             side, tuple(words), left=left, top=top, width=width, height=height, max_lines=max_lines
         )
-    labels = to_label_image(side.regions)
-    if not isinstance(side.view, Image) or labels is None:
-        return None
     first, above, last, below = side.view.frame
     scale = min(width / (last - first), height / (below - above))
     return ImagePanel(side.view, labels, left, top, (last - first) * scale, (below - above) * scale)

@@ -5,7 +5,7 @@ import { node } from "./dom.js";
 import { change } from "./paint.js";
 import { shownFindings } from "./scene.js";
 import { thumb } from "./thumbnails.js";
-import { capital, nameOf, ofScore, percent, same } from "./words.js";
+import { areTables, capital, nameOf, ofScore, percent, same } from "./words.js";
 
 /** Let a list entry show its selection while hovered, and pin it when clicked. */
 export function makeButton(app, el, choice) {
@@ -41,6 +41,7 @@ function entry(app, one) {
     node("span", { class: "pair" }, ...sides.map((side) => thumb(app, side, one[side], [128, 100], 0.5, one.best[side]))),
     node("span", { class: "number" }, `${one.k + 1}`),
     node("span", { class: "share" }, share),
+    areTables(data) ? node("span", { class: "where" }, one.label) : "",
   );
   return makeButton(app, el, { finding: one.k });
 }

@@ -183,11 +183,13 @@ export function ribbonEnd(shape, side, finding, stacked) {
     const run = runsOf(shape, set).find(({ words }) => words.includes(best[side]));
     return exitPath(shape, run, side, stacked);
   }
-  const [x, y] = centreOf(shape, set);
   const boxes = set.map((i) => shape.boxes[i]);
-  const at = stacked ? ([, left, , right]) => left <= x && x <= right : ([top, , bottom]) => top <= y && y <= bottom;
-  const level = boxes.filter(at);
-  const edge = (d) => Math[d < 2 ? "min" : "max"](...(level.length ? level : boxes).map((box) => box[d]));
+  const isLevel = ([x, y]) => (stacked ? ([, left, , right]) => left <= x && x <= right : ([top, , bottom]) => top <= y && y <= bottom);
+  // regions far apart have nothing at their common center: then the strongest of them
+  const middleOf = centreOf(shape, set);
+  const [x, y] = boxes.some(isLevel(middleOf)) ? middleOf : shape.centres[best[side]];
+  const level = boxes.filter(isLevel([x, y]));
+  const edge = (d) => Math[d < 2 ? "min" : "max"](...level.map((box) => box[d]));
   if (stacked) return [[x, edge(side === "a" ? 2 : 0)]];
   return [[edge(side === "a" ? 3 : 1), y]];
 }

@@ -6,7 +6,7 @@ import { node } from "./dom.js";
 import { differenceChoice, makeButton } from "./findings.js";
 import { buildTally } from "./tally.js";
 import { thumb } from "./thumbnails.js";
-import { capital, measureName, nameOf, nounOf, formatNumber, ofScore, percent } from "./words.js";
+import { areTables, capital, measureName, nameOf, nounOf, formatNumber, ofScore, percent } from "./words.js";
 
 const CROP = [60, 46]; // pixels of a crop inside a sentence
 const NAMED_DIFFERENCES = 3;
@@ -59,6 +59,10 @@ function matchItem(app, one) {
   const { data, whole } = app.model;
   const [a, b] = ["a", "b"].map((side) => thumb(app, side, one[side], CROP, 0.25, one.best[side]));
   const label = `Match ${one.k + 1}: ${["a", "b"].map((side) => nameOf(data, side, one[side])).join(" with ")}, ${ofScore(one.relevance, whole)}`;
+  if (areTables(data)) {
+    const digits = node("span", { class: "chip" }, one.label);
+    return makeButton(app, node("button", { ...ONCE, "aria-label": label }, digits, node("b", {}, percent(one.relevance, whole))), { finding: one.k });
+  }
   const joint = a.className === "chip" && b.className === "chip" ? " with " : "↔";
   const el = node("button", { ...ONCE, "aria-label": label }, a, node("span", {}, joint), b, node("b", {}, percent(one.relevance, whole)));
   return makeButton(app, el, { finding: one.k });
@@ -68,7 +72,7 @@ function matchItem(app, one) {
 function differenceItem(app, one) {
   const { data } = app.model;
   const label = `Difference ${one.k + 1}: ${capital(nameOf(data, one.side, one.regions))}, ${percent(one.share, 1)} of the squared distance`;
-  const crop = thumb(app, one.side, one.regions, CROP, 0.25);
+  const crop = areTables(data) ? node("span", { class: "chip" }, one.label) : thumb(app, one.side, one.regions, CROP, 0.25);
   const where = node("span", {}, `of ${one.side.toUpperCase()}`);
   const el = node("button", { ...ONCE, "aria-label": label }, crop, where, node("b", {}, percent(one.share, 1)));
   return makeButton(app, el, differenceChoice(one));

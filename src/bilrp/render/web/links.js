@@ -8,6 +8,7 @@ import { ALPHA } from "./scale.js";
 export const DASH = "5 4"; // of negative relevance in the colour-blind-safe palette
 const WIDEST = 18; // pixels of the strongest finding's ribbon
 const WIDEST_BELOW = 10; // between an image and the one below it, where it crosses them
+const FULL_WIDTH_SHARE = 0.03; // of the score: a finding with less never has a ribbon of full width
 const WIDEST_LANE = 7; // between lines of text
 const BADGE = 9; // radius in pixels
 
@@ -35,7 +36,7 @@ export function paintLinks(app, scene, ink) {
   });
   const ends = (of) => ["a", "b"].map((side) => pathOnStage(app, side, of(app.layout[side].shape, side)));
   const findings = scene.active ? [] : [...scene.findings].reverse(); // the strongest on top
-  const top = Math.max(...app.model.findings.map((one) => Math.abs(one.relevance)), 0);
+  const top = Math.max(...app.model.findings.map((one) => Math.abs(one.relevance)), FULL_WIDTH_SHARE * app.model.whole);
   pool(app.dom.ribbons, findings.length, "svg:path").forEach((path, k) => {
     const one = findings[k];
     const [from, to] = ends((shape, side) => ribbonEnd(shape, side, one, stacked));

@@ -32,9 +32,14 @@ export function percent(value, whole) {
 export const ofScore = (value, whole) => (whole ? `${percent(value, whole)} of the score` : percent(value, whole));
 
 export const nounOf = (data, side) => {
-  const nouns = (side ? [side] : ["a", "b"]).map((s) => (data[s].names ? "word" : data[s].places ? "region" : "part"));
+  const nouns = (side ? [side] : ["a", "b"]).map((s) =>
+    data[s].names ? (data[s].places ? "number" : "word") : data[s].places ? "region" : "part",
+  );
   return nouns[0] === nouns.at(-1) ? nouns[0] : "part";
 };
+
+/** Whether both inputs are scanned tables, whose regions are numbers: named by their digits, and areas of an image. */
+export const areTables = ({ a, b }) => Boolean(a.names && a.places && b.names && b.places);
 
 const measure = ({ similarity, distance }) => (distance ? similarity : `${similarity} similarity`);
 export const measureName = (data) => measure(data).replaceAll("_", " ");

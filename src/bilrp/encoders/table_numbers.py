@@ -1,0 +1,149 @@
+"""Numbers of a scanned table as regions: digits that the network detects, joined to digit strings.
+
+Digits of one number stand one pitch apart, one and a half across a decimal point; columns are further apart. Each number is
+one region with its digits as its name, and everything else on the page is one more, so that nothing is unattributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from bilrp.regions import NUMBERS, RegionFunction, Regions
+
+STRIDE_PIXELS = 2  # of the digit maps, see `bigram.STRIDE_PIXELS`
+DETECTION_THRESHOLD = 0.4
+"""A blob counts as a digit from this height on; blobs are trained to reach 1."""
+
+MAX_STEP_PIXELS = 14.0  # from digit to digit of one number: the pitch is 8, and 12 across a decimal point
+MIN_STEP_PIXELS = 4.0  # two detections closer than this are one digit
+MAX_RISE_PIXELS = 4.0  # of a digit over the one before it; lines are 16 apart
+MIN_DIGITS = 2  # the network knows pairs of digits: a single one adds nothing
+DIGIT_REACH_PIXELS = (6.0, 7.5)  # half the width and half the height of the place of a digit
+REST_NAME = "rest of the page"
+
+
+class DetectedDigits(NamedTuple):
+    """Digits detected on the maps: class, and centre in pixels of the network's input."""
+
+    value: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+
+
+def detect_digits(maps: Tensor, *, threshold: float = DETECTION_THRESHOLD) -> DetectedDigits:
+    """Detect local maxima of ten digit maps [1, 10, H, W]; where classes compete the strongest wins.
+
+    Args:
+        maps: What the digit network returns.
+        threshold: Minimum height of a digit's peak.
+
+    >>> len(detect_digits(torch.zeros(1, 10, 8, 8)).value)
+    0
+    """
+    best = maps.amax(dim=1, keepdim=True)
+    # Digits are 8 px apart and lines 16 px: keep one maximum within ±1 cell horizontally and ±2 vertically.
+    highest = functional.max_pool2d(best, (5, 3), stride=1, padding=(2, 1))
+    y, x = ((best == highest) & (best >= threshold))[0, 0].nonzero(as_tuple=True)
+    value = maps[0, :, y, x].argmax(dim=0)
+    # between cells: the mean of the peak and the cells beside it, because columns are only 3 px further apart than digits
+    left, peak, right = (functional.pad(best[0, 0], (1, 1))[y, x + shift] for shift in (0, 1, 2))
+    offset = (right - left) / (left + peak + right)
+    centers = (x + offset) * STRIDE_PIXELS + 1.0, y * STRIDE_PIXELS + 1.0
+    return DetectedDigits(value.cpu().numpy(), *(t.double().cpu().numpy() for t in centers))
+
+
+def join_digits(digits: DetectedDigits) -> list[list[int]]:
+    """Return the digits of each number, from left to right; single digits are left out.
+
+    Args:
+        digits: Detected digits.
+
+    >>> join_digits(DetectedDigits(np.array([3, 9, 7]), np.array([30.0, 10.0, 60.0]), np.array([5.0, 5.0, 5.0])))
+    []
+    >>> join_digits(DetectedDigits(np.array([3, 9, 7]), np.array([22.0, 10.0, 60.0]), np.array([5.0, 5.0, 5.0])))
+    [[1, 0]]
+    """
+    following: dict[int, int] = {}
+    preceded: set[int] = set()
+    order = np.argsort(digits.x, kind="stable")
+    x, y = digits.x[order], digits.y[order]
+    stops = np.searchsorted(x, x + MAX_STEP_PIXELS, side="right")
+    starts = np.searchsorted(x, x + MIN_STEP_PIXELS, side="left")
+    for here in range(len(order)):
+        near = np.arange(starts[here], stops[here])
+        level = near[np.abs(y[near] - y[here]) <= MAX_RISE_PIXELS]
+        if len(level) and int(level[0]) not in preceded:
+            following[here] = int(level[0])
+            preceded.add(int(level[0]))
+    numbers = []
+    for first in sorted(following.keys() - preceded, key=lambda n: (y[n], x[n])):
+        chain = [first]
+        while chain[-1] in following:
+            chain.append(following[chain[-1]])
+        numbers.append([int(order[n]) for n in chain])
+    return [number for number in numbers if len(number) >= MIN_DIGITS]
+
+
+def label_numbers(digits: DetectedDigits, numbers: Iterable[list[int]], shape: tuple[int, int]) -> np.ndarray:
+    """Return the number that each pixel belongs to, −1 for none; a pixel near two digits belongs to the nearer.
+
+    Args:
+        digits: Detected digits.
+        numbers: The digits of each number.
+        shape: Height and width of the page in pixels.
+    """
+    labels, nearest = np.full(shape, -1), np.full(shape, np.inf)
+    reach_x, reach_y = DIGIT_REACH_PIXELS
+    for label, members in enumerate(numbers):
+        for x, y in zip(digits.x[members], digits.y[members], strict=True):
+            rows = slice(max(0, int(y - reach_y)), min(shape[0], int(y + reach_y) + 1))
+            columns = slice(max(0, int(x - reach_x)), min(shape[1], int(x + reach_x) + 1))
+            down = np.abs(np.arange(rows.start, rows.stop) + 0.5 - y)[:, None] / reach_y
+            across = np.abs(np.arange(columns.start, columns.stop) + 0.5 - x) / reach_x
+            far = np.maximum(down, across)
+            closer = (far <= 1) & (far < nearest[rows, columns])
+            labels[rows, columns][closer] = label
+            nearest[rows, columns][closer] = far[closer]
+    return labels
+
+
+def number_regions(
+    digit_net: nn.Module,
+    *,
+    threshold: float = DETECTION_THRESHOLD,
+    max_regions: int,
+    fallback: RegionFunction,
+) -> RegionFunction:
+    """Return a spec ink → Regions: one region for each number on the page, named by its digits, and the rest.
+
+    Args:
+        digit_net: Network from ink to ten digit maps.
+        threshold: Minimum height of a digit's peak.
+        max_regions: Largest number of regions.
+        fallback: Spec for a page without numbers, or with more than `max_regions`.
+    """
+
+    def spec(ink: Tensor) -> Regions:
+        with torch.no_grad():
+            digits = detect_digits(digit_net(ink), threshold=threshold)
+        numbers = join_digits(digits)
+        labels = label_numbers(digits, numbers, (ink.shape[2], ink.shape[3]))
+        kept = np.unique(labels[labels >= 0])  # all of a number's pixels may be nearer to others
+        if not len(kept) or len(kept) >= max_regions:
+            return fallback(ink)
+        position = np.full(len(numbers) + 1, -1)
+        position[kept] = np.arange(len(kept))
+        labels = position[labels]
+        names = ["".join(str(v) for v in digits.value[numbers[n]]) for n in kept]
+        if (labels < 0).any():
+            labels[labels < 0] = len(kept)
+            names.append(REST_NAME)
+        return Regions(torch.from_numpy(labels)[None].to(ink.device), len(names), NUMBERS, names=tuple(names))
+
+    return spec
