@@ -261,8 +261,8 @@ class Explanation:
 
         Args:
             k: maximum number of differences.
-            shared: regions whose parts are each other's closest have the mean of what the two add (see
-                `findings.differences`); False: each has exactly its own ⟨P_I, φ − φ'⟩.
+            shared: regions whose parts are each other's closest have the mean of what the two add, and those that are
+                much alike come last (see `findings.differences`); False: each has exactly its own ⟨P_I, φ − φ'⟩.
 
         >>> import torch
         >>> net = torch.nn.Linear(3, 3, bias=False)
@@ -274,7 +274,7 @@ class Explanation:
         if shared:
             return self._shared_differences[: max(0, k)]
         regions, views = (self.a.regions, self.b.regions), (self.a.view, self.b.view)
-        return extract_differences(self.distance, regions, views)[: max(0, k)]
+        return extract_differences(replace(self.distance, matched=()), regions, views)[: max(0, k)]
 
     @cached_property
     def distance(self) -> DistanceBreakdown:

@@ -10,6 +10,7 @@ import bilrp
 from bilrp.errors import InputError
 from bilrp.inputs import Text
 from bilrp.regions import Regions
+from bilrp.render.findings_figure import list_differences, serialize_differences
 
 
 def make_net(bias: bool = True) -> nn.Module:
@@ -40,8 +41,9 @@ def test_all_differences_and_the_unattributed_add_up_to_the_distance(similarity,
     for side in "ab":  # every region is in exactly one difference
         numbers = sorted(n for d in differences if d.side == side for n in d.regions)
         assert numbers == list(range(getattr(e, side).regions.count))
-    values = [d.contribution for d in differences]
-    assert values == sorted(values, reverse=True)
+    values = [(d.is_matched, -d.contribution) for d in differences]
+    assert values == sorted(values) or not shared or [v for _, v in values] == sorted(v for _, v in values)
+    assert shared or values == sorted(values)
     assert e.differences(2, shared=shared) == differences[:2] and e.differences(0) == []
 
 
@@ -65,6 +67,36 @@ def test_the_changed_patch_is_the_first_difference():
     first = bilrp.explain(make_net(), a, b, regions=8, similarity="dot").differences()[0]
     assert {2 * 8 + 5, 2 * 8 + 6, 3 * 8 + 5, 3 * 8 + 6} & {*first.regions}
     assert len(first.regions) <= 16
+
+
+def test_a_moved_patch_is_a_match_and_no_difference_beside_a_new_one():
+    """A patch that moves by whole regions is equal on both sides; a patch that only B has is not."""
+    generator = torch.Generator().manual_seed(3)
+    a = torch.zeros(1, 3, 64, 64, dtype=torch.float64)
+    moved, new = torch.rand(2, 3, 8, 8, dtype=torch.float64, generator=generator)
+    a[0, :, 0:8, 0:8] = moved
+    b = torch.zeros_like(a)
+    b[0, :, 32:40, 48:56], b[0, :, 48:56, 8:16] = moved, 0.5 * new
+    torch.manual_seed(0)
+    convolution = nn.Conv2d(3, 24, 8, 8, bias=False)
+    nn.init.normal_(convolution.weight)
+    pooled = nn.Sequential(convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+    e = bilrp.explain(pooled, a, b, regions=8, similarity="dot")
+    place = {"a": 0, "b": 4 * 8 + 6, "new": 6 * 8 + 1}
+    assert (place["a"], place["b"]) in e.distance.matched
+    first = list_differences(e, 1)[0]
+    assert (first.side, first.regions) == ("b", [place["new"]]) and not first.is_matched
+    assert all(not {place[d.side]} & {*d.regions} for d in list_differences(e))
+    total = sum(d.contribution for d in e.differences(10**6)) + e.distance.unattributed
+    assert total == pytest.approx(squared_distance(e), abs=1e-9)
+
+
+def test_matched_differences_are_shown_only_where_nothing_else_differs():
+    a = torch.rand(1, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    e = bilrp.explain(make_net(), a, 0.9 * a, regions=8, similarity="dot")
+    shown = list_differences(e)
+    assert shown and all(d.is_matched for d in shown)
+    assert serialize_differences(e)["differs_lead"].startswith("Nothing is without a match")
 
 
 def test_equal_inputs_have_no_difference():

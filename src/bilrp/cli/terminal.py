@@ -278,7 +278,7 @@ def format_summary(values: dict[str, Any], *, show_pairs: bool = False) -> str:
         f"{values['encoder']}, {values['similarity']}, {rows} × {columns} regions",
         "",
         wrap(values["summary"]),
-        *([wrap(f"Differs most: {values['differs_most']}.")] if values["differs_most"] else []),
+        *([wrap(f"{values['differs_lead']} {values['differs_most']}.")] if values["differs_most"] else []),
         *([wrap(values["checked"])] if values["checked"] else []),
         "",
         *_format_findings(values["findings"], terminal_width()),

@@ -45,6 +45,8 @@ SPECIAL_TOKENS_COLOR, UNATTRIBUTED_COLOR = "#5c5853", "#aaa49b"
 CARD_HEIGHT_INCHES = 1.0
 FULL_WIDTH_SHARE = 0.03  # of the score: a finding with less never has a ribbon of full width
 MAX_NAMED_DIFFERENCES = 3
+DIFFERS_LEAD = "Differs most:"
+CHANGED_LEAD = "Nothing is without a match; changed most:"
 MIN_DIFFERENCE_FRACTION = 0.1  # of the largest difference; smaller ones are left out
 MIN_DRAWN_FRACTION = 0.05  # of the strongest finding; weaker ones are not drawn
 
@@ -89,7 +91,7 @@ def serialize_differences(
     'region 1 of B (100 %)'
     """
     if explanation.a.embedding.shape != explanation.b.embedding.shape:
-        return {"squared_distance": None, "differences": [], "differs_most": ""}
+        return {"squared_distance": None, "differences": [], "differs_most": "", "differs_lead": ""}
     breakdown = explanation.distance
     sides = {"a": explanation.a, "b": explanation.b}
     shown = list_differences(explanation, k, special_tokens=special_tokens)
@@ -105,6 +107,7 @@ def serialize_differences(
                 "regions": difference.regions,
                 "contribution": difference.contribution,
                 "share": breakdown.compute_share(difference.contribution),
+                "matched": difference.is_matched,
                 "label": describe_location(
                     sides[difference.side].regions,
                     sides[difference.side].view,
@@ -115,6 +118,7 @@ def serialize_differences(
             for difference in shown
         ],
         "differs_most": describe_differences(explanation, breakdown, shown[:MAX_NAMED_DIFFERENCES]),
+        "differs_lead": CHANGED_LEAD if shown and shown[0].is_matched else DIFFERS_LEAD,
     }
 
 
@@ -136,6 +140,8 @@ def list_differences(
     }
     every = explanation.differences(explanation.a.regions.count + explanation.b.regions.count)
     shown = [d for d in every if d.contribution > 0 and visible[d.side] >= {*d.regions}]
+    if shown and not shown[0].is_matched:  # what is a match is no difference beside what has none
+        shown = [d for d in shown if not d.is_matched]
     return [d for d in shown[:k] if d.contribution >= MIN_DIFFERENCE_FRACTION * shown[0].contribution]
 
 
@@ -204,11 +210,14 @@ def _heading_texts(explanation: Explanation, show: Show, *, special_tokens: bool
     parts = collect_summary(explanation, explanation.findings())
     if show == "matches":
         return parts.verdict, str(parts)[len(parts.verdict) :].strip()
-    most = serialize_differences(explanation, special_tokens=special_tokens)["differs_most"]
+    differences = serialize_differences(explanation, special_tokens=special_tokens)
+    most = differences["differs_most"]
     has_words = any(isinstance(side.view, Text) for side in (explanation.a, explanation.b))
     shown = list_differences(explanation, special_tokens=special_tokens)
     # the differences of images are drawn
-    return parts.verdict, f"Differs most: {most}." if most and (has_words or not shown) else ""
+    return parts.verdict, f"{differences['differs_lead']} {most}." if most and (
+        has_words or not shown
+    ) else ""
 
 
 def _list_cards(

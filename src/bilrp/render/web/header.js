@@ -88,7 +88,7 @@ export function listLead(app) {
   else carried.textContent = spaced(text);
   carried.hidden = !items.length && !text;
   const most = differences.slice(0, NAMED_DIFFERENCES).map((one) => differenceItem(app, one));
-  if (most.length) differs.replaceChildren("Differs most:", ...joinItems(most), ".");
-  else differs.textContent = data.differs_most ? spaced(`Differs most: ${data.differs_most}.`) : "";
+  if (most.length) differs.replaceChildren(data.differs_lead, ...joinItems(most), ".");
+  else differs.textContent = data.differs_most ? spaced(`${data.differs_lead} ${data.differs_most}.`) : "";
   differs.hidden = !differs.textContent;
 }
