@@ -9,6 +9,7 @@ from pathlib import Path
 from bilrp.errors import InputError
 from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.captions.settings import CaptionsSettings
+from bilrp_studies.changes.settings import ChangesSettings
 from bilrp_studies.common.study import Study
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 from bilrp_studies.invariance.settings import InvarianceSettings
@@ -86,6 +87,12 @@ STUDIES = (
         "Is a planted shortcut removed from a similarity without labels, and at what cost?",
         RepairSettings,
         "bilrp_studies.repair.study:run",
+    ),
+    Study(
+        "changes",
+        "Is the first difference the change that was made? Objects pasted, removed, recoloured; words negated, replaced.",
+        ChangesSettings,
+        "bilrp_studies.changes.study:run",
     ),
 )
 
