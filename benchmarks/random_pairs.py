@@ -1,6 +1,6 @@
 """Measure the baselines of random pairs in `bilrp.findings.random_baseline`: cosines of all pairs of a reference set.
 
-    python benchmarks/random_pairs.py minilm                     60 everyday sentences
+    python benchmarks/random_pairs.py minilm                     60 everyday sentences, and 20 paragraphs
     python benchmarks/random_pairs.py mobilenet PHOTOGRAPHS      64 photographs of a folder
 
 It prints the hash of the weights, the number of pairs and their quantiles, and for photographs the mean of their embeddings,
@@ -20,7 +20,7 @@ from torch import nn
 import bilrp
 from bilrp.encoder import read_item
 from bilrp.encoders.photograph_means import MEANS_FILE, hash_module
-from bilrp.encoders.sentence_encoder import read_everyday_sentences
+from bilrp.encoders.sentence_encoder import read_everyday_paragraphs, read_everyday_sentences
 from bilrp.findings.random_baseline import RandomBaseline, compute_baseline
 from bilrp.findings.reference_likeness import measure_mean
 
@@ -68,6 +68,13 @@ def main(name: str, folder: str | None = None) -> None:
         files = sorted(Path(folder).glob("*.jpg"))
         inputs = files[:: max(1, len(files) // PHOTOGRAPH_COUNT)][:PHOTOGRAPH_COUNT]
     baseline = measure_baseline(encoder, inputs)
+    if folder is None:
+        paragraphs = measure_baseline(encoder, read_everyday_paragraphs())
+        print(f"paragraphs: ({', '.join(f'{quantile:.3f}' for quantile in paragraphs.quantiles)})")
+        both = [embed_inputs(encoder, texts) for texts in (inputs, read_everyday_paragraphs())]
+        cosines = torch.nn.functional.normalize(both[0]) @ torch.nn.functional.normalize(both[1]).T
+        mixed = compute_baseline(cosines.flatten().numpy())
+        print(f"sentence and paragraph: ({', '.join(f'{quantile:.3f}' for quantile in mixed.quantiles)})")
     item = read_item(encoder, inputs[0])
     weights = bilrp.decompose(encoder, item, regions=None).origin["weights"]
     print(f"{name}, weights {weights}, input {tuple(item.x.shape)}: {baseline.pair_count:,} pairs")

@@ -150,7 +150,7 @@ def test_one_region_that_dominates_is_named():
     R = torch.full_like(e.relevance, 0.001)
     R[27] = 1.0
     summary = replace(e, relevance=R, score=float(R.sum())).summary()
-    assert re.search(r"One region of A \(middle, 8 × 8 px\) has 9\d % of the relevance", summary)
+    assert re.search(r"One region of A \(x \d+–\d+ %, y \d+–\d+ %\) has 9\d % of the relevance", summary)
     assert "ne region of B" not in summary
 
 
@@ -181,9 +181,9 @@ def test_segments_have_places():
     mask = torch.zeros(32, 32, dtype=torch.long)
     mask[:10, 20:], mask[20:] = 1, 2
     regions = labels(mask)(torch.zeros(1, 3, 32, 32))
-    assert formatting.describe_location(regions, None, [1]) == "upper right, 12 × 10 px"
-    assert formatting.describe_location(regions, None, [2]) == "across the bottom, 32 × 12 px"
-    assert formatting.describe_location(regions, None, [0, 1, 2]) == "all over, 32 × 32 px"
+    assert formatting.describe_location(regions, None, [1]) == "x 62–100 %, y 0–31 %"
+    assert formatting.describe_location(regions, None, [2]) == "x 0–100 %, y 62–100 %"
+    assert formatting.describe_location(regions, None, [0, 1, 2]) == "x 0–100 %, y 0–100 %"
 
 
 def test_random_pairs_say_how_much_is_much():
@@ -232,18 +232,56 @@ def test_a_part_is_not_compared_with_whole_photographs(monkeypatch):
     assert "random pairs" not in replace(e, a=part, relevance=e.relevance[[3, 4]]).summary()
 
 
-def test_long_texts_are_not_compared_with_sentences():
+def test_long_texts_are_compared_with_paragraphs():
     def make_side(words: int) -> bilrp.Decomposition:
         regions = tokens(("word",) * words)(torch.zeros(1, words, 3))
         spans = tuple((5 * n, 5 * n + 4) for n in range(words))
         view = Text(" ".join(["word"] * words), spans)
         origin = {"encoder": "minilm", "weights": "f575070ab52cf231"}
         parts = torch.rand(words, 3, generator=torch.Generator().manual_seed(words))
-        return bilrp.Decomposition(parts, torch.tensor([1.0, words / 10, 0.0]), regions, origin, view=view)
+        embedding = torch.tensor([1.0, 10 / words, words / 40])
+        return bilrp.Decomposition(parts, embedding, regions, origin, view=view)
 
     short, longer = make_side(6), make_side(31)
     assert "pairs of unrelated sentences" in bilrp.pair(short, make_side(12), similarity="cosine").summary()
-    assert "unrelated" not in bilrp.pair(short, longer, similarity="cosine").summary()
+    mixed = bilrp.pair(short, longer, similarity="cosine")
+    assert "1,200 pairs of a sentence and an unrelated paragraph" in mixed.summary()
+    assert (
+        "190 pairs of unrelated paragraphs"
+        in bilrp.pair(longer, make_side(80), similarity="cosine").summary()
+    )
+    unknown = replace(longer, origin={"encoder": "mine", "weights": "0"})
+    assert "unrelated" not in bilrp.pair(unknown, unknown, similarity="cosine").summary()
+
+
+def test_a_negation_in_one_sentence_is_said():
+    def make_side(text: str) -> bilrp.Decomposition:
+        words = text.split()
+        starts = [len(" ".join(words[:n])) + (n > 0) for n in range(len(words))]
+        spans = tuple((start, start + len(word)) for start, word in zip(starts, words, strict=True))
+        regions = tokens(tuple(words))(torch.zeros(1, len(words), 3))
+        parts = torch.rand(len(words), 3, generator=torch.Generator().manual_seed(1))
+        return bilrp.Decomposition(parts, parts.sum(0), regions, {"weights": "0"}, view=Text(text, spans))
+
+    plain, negated = make_side("The drug is safe"), make_side("The drug isn't safe")
+    warning = bilrp.pair(plain, negated, similarity="cosine").summary()
+    assert "Only B has “n't”" in warning and "not that they agree" in warning
+    for same in (plain, negated):
+        assert "Only" not in bilrp.pair(same, same, similarity="cosine").summary()
+
+
+def test_a_cosine_far_above_all_random_pairs_is_nearly_the_same():
+    scores = [0.1, 0.2, 0.5]
+    e = make_explanation()
+    for cosine, verdict in ((0.95, "Nearly the same"), (0.8, "Very similar")):
+        a = torch.zeros_like(e.a.embedding)
+        a[0] = 1.0
+        b = a.clone()
+        b[1] = (1 / cosine**2 - 1) ** 0.5
+        explanation = replace(
+            e, a=replace(e.a, embedding=a), b=replace(e.b, embedding=b), similarity="cosine", score=cosine
+        )
+        assert explanation.summary(random_scores=scores).startswith(verdict)
 
 
 @pytest.mark.data
@@ -285,7 +323,7 @@ def test_the_list_for_pages_is_the_findings():
     e = make_explanation()
     for entry, finding in zip(findings.serialize_findings(e), e.findings(), strict=True):
         assert (entry["a"], entry["b"], entry["relevance"]) == (finding.a, finding.b, finding.relevance)
-        assert re.fullmatch(r"[a-z ]+ ↔ [a-z ]+", entry["label"])
+        assert re.fullmatch(r"x \d+–\d+ %, y \d+–\d+ % ↔ x \d+–\d+ %, y \d+–\d+ %", entry["label"])
     assert summarize(e, e.findings()) == e.summary()
     assert list_warnings(e, e.findings()) == []
 

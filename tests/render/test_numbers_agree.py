@@ -11,7 +11,7 @@ import bilrp
 from bilrp.cli import terminal
 from bilrp.findings.formatting import format_number, format_share, format_signed
 from bilrp.inputs import Text
-from bilrp.regions import Regions, grid
+from bilrp.regions import NUMBERS, Regions, grid
 from bilrp.render import page
 
 RESULTS = 200
@@ -30,6 +30,14 @@ def make_image(draw: random.Random, size: int) -> bilrp.Decomposition:
     return make_side(draw, grid(8)(torch.zeros(1, 3, 32, 32)), size, None)
 
 
+def make_table(draw: random.Random, size: int) -> bilrp.Decomposition:
+    count = draw.randint(3, 8)
+    labels = torch.arange(32 * 64).reshape(1, 32, 64) // (32 * 64 // (count + 1))
+    names = (*(str(draw.randint(10, 14)) for _ in range(count)), "rest of the page")
+    regions = Regions(labels.clamp(max=count), count + 1, NUMBERS, names=names)
+    return make_side(draw, regions, size, None)
+
+
 def make_side(draw: random.Random, regions: Regions, size: int, view: Text | None) -> bilrp.Decomposition:
     generator = torch.Generator().manual_seed(draw.randrange(10**6))
     spread = draw.choice([0.02, 0.3, 1.0])
@@ -43,7 +51,7 @@ def test_sentence_table_json_and_page_hold_the_same_numbers() -> None:
     draw = random.Random(0)
     near_zero = 0
     for _ in range(RESULTS):
-        make = draw.choice([make_text, make_image])
+        make = draw.choice([make_text, make_image, make_table])
         size = draw.randint(3, 12)
         similarity = draw.choice(["dot", "cosine", "squared_distance"])
         e = bilrp.pair(make(draw, size), make(draw, size), similarity=similarity)
@@ -89,6 +97,13 @@ def test_sentence_table_json_and_page_hold_the_same_numbers() -> None:
             share = finding["share"]
             said = format_signed(finding["relevance"]) if share is None else format_share(share)
             assert f"({said})" in summary
+        if make is make_table:
+            assert all(str(len(about["numbers"])) in text for text in (summary, payload["carried"]["text"]))
+            total = sum(match["relevance"] for match in about["numbers"])
+            said = format_signed(total) if about["near_zero"] else format_share(total / about["score"])
+            assert not about["numbers"] or f"({said}" in summary
+        for percentile in re.findall(r"(?:more|less) than (?:any|\d+ %)(.*)", about["verdict"]):
+            assert re.match(r" of [\d,]+ .*pair", percentile), "no percentile without its set"
         if about["near_zero"]:
             sentences = summary.split(" One region of")[0]  # shares of the relevance, not of the score
             assert "%" not in sentences.split(" border")[0] or "of the relevance" in sentences

@@ -84,7 +84,7 @@ def collect_summary(
         special_tokens: list pairs with special tokens too.
     """
     from bilrp.covering import describe_covering
-    from bilrp.findings.summary import describe_verdict, is_estimate, list_warnings
+    from bilrp.findings.summary import describe_verdict, is_estimate, list_warnings, name_whole
     from bilrp.render.findings_figure import serialize_differences, serialize_findings
     from bilrp.render.visibility import list_visible_regions, select_visible
 
@@ -100,6 +100,7 @@ def collect_summary(
         "estimate": is_estimate(e),
         "summary": e.summary(),
         "verdict": describe_verdict(e),
+        "share_of": name_whole(e),
         "findings": serialize_findings(e),
         **serialize_differences(e, special_tokens=special_tokens),
         "covered": [
@@ -281,7 +282,7 @@ def format_summary(values: dict[str, Any], *, show_pairs: bool = False) -> str:
         *([wrap(f"{values['differs_lead']} {values['differs_most']}.")] if values["differs_most"] else []),
         *([wrap(values["checked"])] if values["checked"] else []),
         "",
-        *_format_findings(values["findings"], terminal_width()),
+        *_format_findings(values["findings"], terminal_width(), values["share_of"]),
         *_format_breakdown(values),
     ]
     if show_pairs and values["top"]:
@@ -327,14 +328,17 @@ def _format_breakdown(values: dict[str, Any]) -> list[str]:
     ]
 
 
-def _format_findings(findings: Sequence[dict[str, Any]], width: int, max_findings: int = 6) -> list[str]:
+def _format_findings(
+    findings: Sequence[dict[str, Any]], width: int, share_of: str = "the score", max_findings: int = 6
+) -> list[str]:
     """Format the strongest findings, one per line: number, share of the score (near zero: relevance), locations."""
     from bilrp.findings.formatting import format_share, format_signed
 
     if not findings:
         return []
     near_zero = findings[0]["share"] is None
-    lines = [f"  matches, by their {'relevance' if near_zero else 'share of the score'}"]
+    positions = " (x from the left, y from the top)" if findings[0]["label"].startswith("x ") else ""
+    lines = [f"  matches, by their {'relevance' if near_zero else f'share of {share_of}'}{positions}"]
     for number, finding in enumerate(findings[:max_findings], 1):
         share = format_signed(finding["relevance"]) if near_zero else format_share(finding["share"])
         label = to_printable(finding["label"])

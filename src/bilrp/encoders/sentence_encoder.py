@@ -23,6 +23,7 @@ from bilrp.regions import tokens
 
 FEATURES = ("word", "sum")
 SENTENCES_FILE = Path(__file__).parent / "text" / "everyday_sentences.txt"
+PARAGRAPHS_FILE = SENTENCES_FILE.with_name("everyday_paragraphs.txt")
 UNLIMITED_TOKENS = 10**6  # from here on a tokenizer's model_max_length means "not set"
 
 
@@ -160,6 +161,11 @@ def _read_typical_inputs(reader: TextReader) -> tuple[Any, ...]:
 def read_everyday_sentences() -> tuple[str, ...]:
     """Return 60 short sentences that have nothing to do with each other."""
     return tuple(SENTENCES_FILE.read_text(encoding="utf-8").splitlines())
+
+
+def read_everyday_paragraphs() -> tuple[str, ...]:
+    """Return 20 paragraphs of 59 to 74 words that have nothing to do with each other."""
+    return tuple(PARAGRAPHS_FILE.read_text(encoding="utf-8").splitlines())
 
 
 @contextmanager

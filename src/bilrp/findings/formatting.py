@@ -77,21 +77,18 @@ def format_share(share: float | int) -> str:
     return f"{sign}{value:.1f} %" if value >= 0.995 else f"{sign}{value:.2g} %"
 
 
-def describe_location(
-    regions: Regions, view: View | None, numbers: Sequence[int], *, include_size: bool = True
-) -> str:
-    """Describe where regions are: position and size in pixels of an image, the quoted words of a text.
+def describe_location(regions: Regions, view: View | None, numbers: Sequence[int]) -> str:
+    """Describe where regions are: in per cent of an image's width and height, or the quoted words of a text.
 
     Args:
         regions: All regions of the input.
         view: The input as people see it; None describes the regions of the tensor.
         numbers: The regions to describe.
-        include_size: Append the size in pixels.
 
     >>> import torch
     >>> from bilrp.regions import grid, tokens
     >>> describe_location(grid(8)(torch.zeros(1, 3, 48, 64)), None, [0, 1, 8, 9])
-    'upper left, 16 × 16 px'
+    'x 0–25 %, y 0–33 %'
     >>> describe_location(tokens(("a", "young", "girl"))(torch.zeros(1, 3, 4)), None, [1, 2])
     '“young girl”'
     """
@@ -110,8 +107,20 @@ def describe_location(
         image_size = view.original_size or view.size
         view_box = view.map_to_view((box[1], box[0], box[3], box[2]), (height, width))
         box = _clip_box(view.map_to_original(view_box), image_size)
-    position = describe_position(box, image_size)
-    return f"{position}, {round(box[2] - box[0])} × {round(box[3] - box[1])} px" if include_size else position
+    return format_box(box, image_size)
+
+
+def format_box(box: tuple[float, float, float, float], image_size: tuple[float, float]) -> str:
+    """Format a box (left, top, right, bottom) in per cent of an image of size (width, height), from its upper left corner.
+
+    >>> format_box((30, 0, 60, 50), (120, 100))
+    'x 25–50 %, y 0–50 %'
+    """
+    across, down = (
+        f"{round(100 * box[n] / size)}–{round(100 * box[n + 2] / size)} %"
+        for n, size in enumerate(image_size)
+    )
+    return f"x {across}, y {down}"
 
 
 def describe_position(box: tuple[float, float, float, float], image_size: tuple[float, float]) -> str:

@@ -14,6 +14,9 @@ MEDIAN_INDEX = QUANTILE_PERCENTS.index(50)
 RANDOM_PAIRS = "random pairs"
 PHOTOGRAPHS = "random pairs of everyday photographs"
 SENTENCES = "pairs of unrelated sentences"
+PARAGRAPHS = "pairs of unrelated paragraphs"
+SENTENCE_AND_PARAGRAPH = "pairs of a sentence and an unrelated paragraph"
+TABLES = "pairs of monthly pages of one barometer table"
 # The word for a cosine above this percentile of the random pairs.
 VERDICTS = {99: "Very similar", 95: "Similar", 75: "Slightly similar"}
 NOT_SIMILAR = "Not similar"
@@ -84,6 +87,9 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
         return measured
     if weights in TEXT_BASELINES:
         return TEXT_BASELINES[weights]
+    if weights in TABLE_BASELINES:
+        are_pages = all(int(np.prod(shape)) >= MIN_PAGE_PIXELS for shape in shapes)
+        return TABLE_BASELINES[weights] if are_pages else None
     layer = VGG16_LAYER_BY_WEIGHTS.get(weights)
     side = VGG16_SIDE_PIXELS if layer is not None else MOBILE_SIDE_PIXELS
     if any(tuple(shape) != (side, side) for shape in shapes):
@@ -93,6 +99,20 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
         if layer is None
         else VGG16_BASELINES.get(origin.get("layer", layer))
     )
+
+
+def look_up_long_baseline(origin: Mapping[str, Any], long_texts: int) -> RandomBaseline | None:
+    """Return the baseline of texts of which one or both are long, or None if it was not measured for these weights.
+
+    Args:
+        origin: Of a decomposition.
+        long_texts: How many of the two texts are long.
+
+    >>> look_up_long_baseline({"weights": "0123456789abcdef"}, 2) is None
+    True
+    """
+    measured = {1: SENTENCE_AND_PARAGRAPH_BASELINES, 2: PARAGRAPH_BASELINES}[long_texts]
+    return measured.get(str(origin.get("weights")))
 
 
 def _read_measured(stored: Any) -> RandomBaseline | None:
@@ -106,7 +126,8 @@ def _read_measured(stored: Any) -> RandomBaseline | None:
 
 # Photographs: all 2,016 pairs of 64 uncropped images of Pascal VOC 2007, at 128 × 128 pixels
 # (VGG-16) and 224 × 224 (MobileNetV2, EfficientNet-Lite0). Sentences: all 1,770 pairs of the 60 everyday sentences of
-# encoders/text. Measured with benchmarks/random_pairs.py; tests measure some of them again. Hashes are of the weights, for
+# encoders/text, paragraphs all 190 pairs of the 20 there. Tables: all 276 pairs of 24 scanned pages. Measured
+# with benchmarks/random_pairs.py; tests measure some of them again. Hashes are of the weights, for
 # VGG-16 of the network up to that layer.
 VGG16_SIDE_PIXELS, MOBILE_SIDE_PIXELS = 128, 224
 MAX_BASELINE_WORDS = 30  # of a text: the sentences have 5 to 12 words, and long texts have larger cosines
@@ -152,5 +173,26 @@ TEXT_BASELINES = {
     # MiniLM
     "f575070ab52cf231": RandomBaseline(
         1770, (-0.186, -0.063, -0.038, 0.002, 0.047, 0.105, 0.168, 0.203, 0.284, 0.373), SENTENCES
+    ),
+}
+PARAGRAPH_BASELINES = {
+    # MiniLM
+    "f575070ab52cf231": RandomBaseline(
+        190, (-0.124, -0.066, -0.037, 0.008, 0.068, 0.135, 0.203, 0.241, 0.315, 0.359), PARAGRAPHS
+    ),
+}
+SENTENCE_AND_PARAGRAPH_BASELINES = {
+    # MiniLM
+    "f575070ab52cf231": RandomBaseline(
+        1200,
+        (-0.194, -0.073, -0.049, -0.006, 0.045, 0.113, 0.179, 0.244, 0.358, 0.568),
+        SENTENCE_AND_PARAGRAPH,
+    ),
+}
+MIN_PAGE_PIXELS = 500_000  # of a scanned page at the network's scale; parts of a page have other cosines
+TABLE_BASELINES = {
+    # bigram
+    "105d4c439be6640a": RandomBaseline(
+        276, (0.591, 0.698, 0.730, 0.787, 0.847, 0.881, 0.909, 0.928, 0.959, 0.962), TABLES
     ),
 }

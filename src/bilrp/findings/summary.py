@@ -34,6 +34,10 @@ from bilrp.regions import Regions
 
 MAX_NAMED_FINDINGS = 3
 MIN_MENTIONED_SHARE = 0.005  # of the score, or of its scale near zero; smaller terms are left out
+NEARLY_SAME_FRACTION = 0.8  # of the way from the most similar random pair to 1
+NEGATIONS = frozenset(
+    ("not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot", "n't")
+)
 MIN_SAME_COSINE = 0.99  # from here on the two are practically the same to the model
 # Beyond these limits the summary contains a warning.
 MIN_NAMED_SHARE = 0.05  # of the score, in the named findings together
@@ -191,8 +195,7 @@ def describe_differences(
         share = distance.compute_share(difference.contribution)
         if share is None or share < MIN_MENTIONED_SHARE:
             continue
-        place = _describe_regions(side, difference.regions, include_size=False)
-        place = "much" if place == "all over" else place
+        place = _describe_regions(side, difference.regions)
         phrases.append(f"{place} of {difference.side.upper()} ({format_share(share)})")
     return _join_phrases(phrases) if phrases else "nothing stands out"
 
@@ -202,7 +205,7 @@ def label_finding(explanation: ExplanationLike, finding: Finding) -> str:
     if are_numbers(explanation.a.regions, explanation.b.regions):
         return describe_number_finding(explanation.a.regions, explanation.b.regions, finding)
     sides = ((explanation.a, finding.a), (explanation.b, finding.b))
-    return " ↔ ".join(_describe_regions(side, numbers, include_size=False) for side, numbers in sides)
+    return " ↔ ".join(_describe_regions(side, numbers) for side, numbers in sides)
 
 
 def is_mostly_unattributed(explanation: ExplanationLike) -> bool:
@@ -222,6 +225,11 @@ def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> 
         warnings.append("the rest of the score is pairs of digits inside numbers that differ")
     elif not explanation.breakdown.is_near_zero and named_share < MIN_NAMED_SHARE:
         warnings.append("nothing stands out: the similarity is spread over many small matches")
+    if negated := _find_negated_side(explanation):
+        side, word = negated
+        warnings.append(
+            f"only {side} has “{word}”: a high similarity says that the two are about the same, not that they agree"
+        )
     mass = explanation.relevance.detach().cpu().double().abs().numpy()
     if not mass.sum():
         return warnings
@@ -280,11 +288,28 @@ def describe_verdict(explanation: ExplanationLike, *, random_scores: Sequence[fl
         is_high = verdict in HIGH_VERDICTS
         if is_high and random_scores is None and _is_unlike(explanation):
             return f"{ALIKE_IN_KIND} ({scores}): {comparison}, but these two are unlike those photographs."
+        highest = baseline.quantiles[-1]
+        if cosine - highest >= NEARLY_SAME_FRACTION * (1 - highest):
+            kind = {"picture": " picture", "text": " text"}.get(_name_input_kind(explanation), "")
+            verdict = f"Nearly the same{kind} to the model"
         weak = "; the strongest of weak matches are shown" if verdict == random_baseline.NOT_SIMILAR else ""
         return f"{verdict} ({scores}): {comparison}{weak}."
     if cosine < NEAR_ZERO_FRACTION:
         return f"{random_baseline.NOT_SIMILAR} ({scores}): the strongest of weak matches are shown."
     return f"{scores[0].upper()}{scores[1:]} (a cosine of 1 is the same, 0 has nothing in common)."
+
+
+def _find_negated_side(explanation: ExplanationLike) -> tuple[str, str] | None:
+    """Return the side of two English sentences that has a negation, and the word, if only one of them has one."""
+    words = []
+    for side in (explanation.a, explanation.b):
+        if not isinstance(side.view, Text) or _is_long_text(side):
+            return None
+        found = re.findall(r"n't\b|\w+(?=n't\b)|\w+", side.view.text.lower().replace("’", "'"))
+        words.append([word for word in found if word in NEGATIONS])
+    if bool(words[0]) == bool(words[1]):
+        return None
+    return ("A", words[0][0]) if words[0] else ("B", words[1][0])
 
 
 def _compute_products(explanation: ExplanationLike) -> tuple[float, float]:
@@ -313,8 +338,11 @@ def _choose_baseline(
     if random_scores is not None and len(random_scores):
         return random_baseline.compute_baseline(random_scores)
     sides = (explanation.a, explanation.b)
-    if not all(_covers_whole_input(side) and not _is_long_text(side) for side in sides):
-        return None  # the baselines were measured on whole photographs and on sentences
+    if not all(_covers_whole_input(side) for side in sides):
+        return None  # the baselines were measured on whole photographs and texts
+    long_texts = sum(_is_long_text(side) for side in sides)
+    if long_texts:
+        return random_baseline.look_up_long_baseline(explanation.a.origin, long_texts)
     return random_baseline.look_up_baseline(
         explanation.a.origin, *(side.regions.labels.shape[-2:] for side in sides)
     )
@@ -524,6 +552,13 @@ def _covers_whole_input(side: DecompositionLike) -> bool:
     return covered and np.allclose(side.view.box, (0, 0, *side.view.size), atol=1)  # a pixel of rounding
 
 
+def name_whole(explanation: ExplanationLike) -> str:
+    """Return what shares refer to: the score, or what is specific to the two where what any two share is known."""
+    if not explanation.breakdown.is_centered:
+        return "the score"
+    return f"what is specific to these two {_name_input_kind(explanation)}s"
+
+
 def is_estimate(explanation: ExplanationLike) -> bool:
     """Return whether the score was estimated with a random projection."""
     return _projected_dimensions(explanation.a.origin) is not None
@@ -539,5 +574,5 @@ def _join_phrases(items: Sequence[str]) -> str:
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
 
 
-def _describe_regions(side: DecompositionLike, numbers: Sequence[int], *, include_size: bool = True) -> str:
-    return describe_location(side.regions, side.view, numbers, include_size=include_size)
+def _describe_regions(side: DecompositionLike, numbers: Sequence[int]) -> str:
+    return describe_location(side.regions, side.view, numbers)

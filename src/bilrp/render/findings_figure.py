@@ -112,7 +112,6 @@ def serialize_differences(
                     sides[difference.side].regions,
                     sides[difference.side].view,
                     difference.regions,
-                    include_size=False,
                 ),
             }
             for difference in shown
@@ -485,7 +484,8 @@ def _describe_card(
         share = explanation.distance.compute_share(one.contribution)
         label = f"{format_share(share or 0.0)} of what differs, in {one.side.upper()}"
         return label, palette.negative, [("ab".index(one.side), one.regions, one.regions[0])]
-    label = format_relevance(one) + ("" if one.share is None else " of the score")
+    whole = "what is specific" if explanation.is_centered else "the score"
+    label = format_relevance(one) + ("" if one.share is None else f" of {whole}")
     cores = _strongest_pair(explanation, one)
     color = palette.positive if one.relevance > 0 else palette.negative
     return label, color, [(0, one.a, cores[0]), (1, one.b, cores[1])]

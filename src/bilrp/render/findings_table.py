@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bilrp.findings.formatting import describe_location
-from bilrp.findings.summary import format_relevance
+from bilrp.findings.summary import format_relevance, name_whole
 from bilrp.inputs import Image
 from bilrp.render.page import encode_thumbnail
 
@@ -36,7 +36,7 @@ def render_html(explanation: Explanation, findings: Sequence[Finding]) -> str:
         f"<td>{_render_side(explanation.a, finding.a)}</td><td>{_render_side(explanation.b, finding.b)}</td></tr>"
         for n, finding in enumerate(findings, 1)
     )
-    share = "relevance" if findings[0].share is None else "share of the score"
+    share = "relevance" if findings[0].share is None else f"share of {name_whole(explanation)}"
     return f"<table><thead><tr><th></th><th>{share}</th><th>A</th><th>B</th></tr></thead><tbody>{rows}</tbody></table>"
 
 
@@ -45,7 +45,7 @@ def _render_side(side: Decomposition, numbers: Sequence[int]) -> str:
     if not isinstance(side.view, Image) or boxes is None:
         return html.escape(describe_location(side.regions, side.view, numbers))
     crop = _crop(side.view, np.array([boxes[n] for n in numbers], dtype=float))
-    where = html.escape(describe_location(side.regions, side.view, numbers, include_size=False))
+    where = html.escape(describe_location(side.regions, side.view, numbers))
     return f'<img alt="{where}" title="{where}" src="{encode_thumbnail(crop, CROP_PIXELS)}">'
 
 

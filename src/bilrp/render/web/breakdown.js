@@ -2,7 +2,7 @@
 // The score breakdown: a waterfall chart whose last step is the score, and a row for the selection.
 
 import { node } from "./dom.js";
-import { decimals, nounOf, ofScore, percent, formatSigned } from "./words.js";
+import { decimals, nounOf, percent, formatSigned } from "./words.js";
 
 const TERMS = [
   ["positive", "pairs that raise it"],
@@ -72,5 +72,5 @@ function breakdownWords(data, whole) {
   const source = "rest" in data.breakdown ? "what the reference has in common, which belongs" : "biases and other constants that belong";
   const explained = score - shared - unattributed - tokens;
   if ("shared" in data.breakdown) return `Of what is specific to these two ${percent(explained, whole)} is explained by ${nounOf(data)}s${special}.`;
-  return `${ofScore(explained, whole)} is explained by ${nounOf(data)}s${special}; ${percent(unattributed, whole)} comes from ${source} to none.`;
+  return `${percent(explained, whole)} of the score is explained by ${nounOf(data)}s${special}; ${percent(unattributed, whole)} comes from ${source} to none.`;
 }

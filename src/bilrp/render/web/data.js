@@ -162,6 +162,7 @@ export async function buildModel(data) {
     strongestSum: Math.max(strongestPair, largest(shares.a), largest(shares.b), largest(findings.map((f) => f.relevance))),
     // shares refer to the score, without what any two inputs share; near zero there are none, and the colour scale has the
     // units of the score
+    wholeName: data.breakdown.shared == null ? "the score" : "what is specific to these two",
     whole: data.near_zero ? 0 : Math.abs(score - (data.breakdown.shared ?? 0)),
   });
 }

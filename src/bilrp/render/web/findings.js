@@ -32,7 +32,7 @@ function entry(app, one) {
   const { data, whole } = app.model;
   const sides = ["a", "b"];
   const share = percent(one.relevance, whole);
-  const said = ofScore(one.relevance, whole);
+  const said = ofScore(one.relevance, app.model);
   const names = sides.map((side) => nameOf(data, side, one[side])).join(" with ");
   const sign = one.relevance > 0 ? "positive" : "negative";
   const el = node(

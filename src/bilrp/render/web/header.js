@@ -58,7 +58,7 @@ const joinItems = (items) => items.flatMap((item, k) => [k ? (k === items.length
 function matchItem(app, one) {
   const { data, whole } = app.model;
   const [a, b] = ["a", "b"].map((side) => thumb(app, side, one[side], CROP, 0.25, one.best[side]));
-  const label = `Match ${one.k + 1}: ${["a", "b"].map((side) => nameOf(data, side, one[side])).join(" with ")}, ${ofScore(one.relevance, whole)}`;
+  const label = `Match ${one.k + 1}: ${["a", "b"].map((side) => nameOf(data, side, one[side])).join(" with ")}, ${ofScore(one.relevance, app.model)}`;
   if (areTables(data)) {
     const digits = node("span", { class: "chip" }, one.label);
     return makeButton(app, node("button", { ...ONCE, "aria-label": label }, digits, node("b", {}, percent(one.relevance, whole))), { finding: one.k });

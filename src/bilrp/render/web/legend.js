@@ -47,7 +47,7 @@ export function paintLegend(app, svg, scale, ink) {
   const least = `±${tickWords(scale.low, model.whole)}`;
   children.push(label(least, width / 2, 42, "middle", ink.soft));
   svg.replaceChildren(...children);
-  const about = `Colour: from ${percent(scale.low, model.whole)} to ${ofScore(scale.high, model.whole)}`;
+  const about = `Colour: from ${percent(scale.low, model.whole)} to ${ofScore(scale.high, model)}`;
   set(svg, { width, height: LEGEND_HIGH, viewBox: `0 0 ${width} ${LEGEND_HIGH}`, role: "img", "aria-label": about });
   set(svg, { "data-low": scale.low, "data-high": scale.high });
 }

@@ -34,7 +34,7 @@ function entryOf(app, match) {
     {
       type: "button",
       class: value > 0 ? "positive" : "negative",
-      "aria-label": `${capital(names)}: ${ofScore(value, whole)}`,
+      "aria-label": `${capital(names)}: ${ofScore(value, app.model)}`,
     },
     ...["a", "b"].map((side) => thumb(app, side, sets[side], [60, 60], 1.6)),
     node("span", { class: "share" }, percent(value, whole)),

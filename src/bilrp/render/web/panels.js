@@ -9,13 +9,14 @@ import { capital, captionName, nameOf, nounOf, ofScore } from "./words.js";
 
 const THIN = { fill: "none", "vector-effect": "non-scaling-stroke", "pointer-events": "none" };
 
-function createRegions({ data, shares, whole }, side) {
+function createRegions(model, side) {
+  const { data, shares } = model;
   const paths = Array.from({ length: data[side].count }, (_, i) =>
     node("svg:path", {
       class: "region",
       role: "option",
       "aria-selected": "false",
-      "aria-label": `${capital(nameOf(data, side, [i]))}: ${ofScore(shares[side][i], whole)}`,
+      "aria-label": `${capital(nameOf(data, side, [i]))}: ${ofScore(shares[side][i], model)}`,
       tabindex: i ? -1 : 0,
       "data-side": side,
       "data-i": i,

@@ -150,11 +150,11 @@ export function describe(app, scene) {
   const probe = partner ?? (state.pinned && state.probe?.side === OTHER[side] ? state.probe.i : null);
   if (probe != null) {
     const number = formatSigned(values[probe], decimals([values[probe]]));
-    return `${who} with ${briefName(model, OTHER[side], [probe])}: ${ofScore(values[probe], model.whole)}${model.whole ? ` (${number})` : ""}.`;
+    return `${who} with ${briefName(model, OTHER[side], [probe])}: ${ofScore(values[probe], model)}${model.whole ? ` (${number})` : ""}.`;
   }
   const best = strongest(onlySigns(values, state.shown), 3);
   const list = best.map((j) => `${briefName(model, OTHER[side], [j])}: ${percent(values[j], model.whole)}`);
-  return regionWords(who, ofScore(sum(values), model.whole), list);
+  return regionWords(who, ofScore(sum(values), model), list);
 }
 
 function regionWords(who, share, list) {
@@ -172,7 +172,7 @@ export function longestSentences(app) {
     longest(Array.from({ length: model.data[side].count }, (_, i) => briefName(model, side, [i]))),
   );
   const regions = [[a, b], [b, a]].map(([one, other]) =>
-    regionWords(capital(one), `${WIDEST_SHARE} of the score`, Array(3).fill(`${other}: ${WIDEST_SHARE}`)),
+    regionWords(capital(one), `${WIDEST_SHARE} of ${model.wholeName}`, Array(3).fill(`${other}: ${WIDEST_SHARE}`)),
   );
   const arcs = { length: MOST_PAIRS };
   const findings = model.findings.map((_, finding) => findingWords(app, { active: { finding }, arcs }));
@@ -186,7 +186,7 @@ function findingWords({ model }, { active, arcs }) {
   const one = model.findings[active.finding];
   const digits = decimals([one.relevance]);
   const quotes = model.data.a.names && model.data.b.names ? `${briefName(model, "a", one.a)} with ${briefName(model, "b", one.b)}, ` : "";
-  return `Match ${active.finding + 1}: ${quotes}${ofScore(one.relevance, model.whole)}${model.whole ? ` (${formatSigned(one.relevance, digits)})` : ""}; its strongest ${counted(arcs.length, "pair")} drawn.`;
+  return `Match ${active.finding + 1}: ${quotes}${ofScore(one.relevance, model)}${model.whole ? ` (${formatSigned(one.relevance, digits)})` : ""}; its strongest ${counted(arcs.length, "pair")} drawn.`;
 }
 
 function differenceWords(model, k) {
@@ -206,7 +206,7 @@ function restWords(app, { arcs, findings }) {
     const all = counted(model.relevance.length, "pair");
     return `The strongest ${arcs.length.toLocaleString("en")} of ${all} are drawn. ${tail}`;
   }
-  const total = ofScore(sum(findings.map((one) => one.relevance)), model.whole);
+  const total = ofScore(sum(findings.map((one) => one.relevance)), model);
   const what = findings.length === 1 ? "1 match is drawn: " : `${findings.length} matches are drawn: together `;
   const weaker = shownFindings(app).length - findings.length;
   const more = weaker ? ` ${counted(weaker, "weaker one")} in the list.` : "";

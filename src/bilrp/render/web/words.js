@@ -28,8 +28,8 @@ export function percent(value, whole) {
   return `${value < 0 ? "−" : ""}${text} %`;
 }
 
-/** '34 % of the score', or the value itself where the score is near zero. */
-export const ofScore = (value, whole) => (whole ? `${percent(value, whole)} of the score` : percent(value, whole));
+/** '34 % of the score' or of what is specific to the two; the value itself where that is near zero. */
+export const ofScore = (value, { whole, wholeName }) => percent(value, whole) + (whole ? ` of ${wholeName}` : "");
 
 export const nounOf = (data, side) => {
   const nouns = (side ? [side] : ["a", "b"]).map((s) =>
@@ -44,33 +44,18 @@ export const areTables = ({ a, b }) => Boolean(a.names && a.places && b.names &&
 const measure = ({ similarity, distance }) => (distance ? similarity : `${similarity} similarity`);
 export const measureName = (data) => measure(data).replaceAll("_", " ");
 
-const WHERE = [
-  ["upper left", "top", "upper right"],
-  ["left", "middle", "right"],
-  ["lower left", "bottom", "lower right"],
-];
-
-/** Bounding box [left, top, right, bottom] of regions, in pixels of the original image. */
+/** 'x 25–50 %, y 0–33 %': the box around regions, in per cent of the image from its upper left corner, as `format_box`. */
 function placeOf({ view }, set) {
-  const scale = [view.full[0] / view.width, view.full[1] / view.height];
-  const edge = (d, pick) => Math.round(pick(...set.map((i) => view.regions[i][d])) * scale[d % 2]);
-  return [edge(0, Math.min), edge(1, Math.min), edge(2, Math.max), edge(3, Math.max)];
+  const size = [view.width, view.height];
+  const edge = (d, pick) => {
+    const at = pick(...set.map((i) => view.regions[i][d]));
+    return Math.round((100 * Math.min(Math.max(at, 0), size[d % 2])) / size[d % 2]);
+  };
+  return `x ${edge(0, Math.min)}–${edge(2, Math.max)} %, y ${edge(1, Math.min)}–${edge(3, Math.max)} %`;
 }
 
 /**
- * 'upper left': the cell of a 3 × 3 grid over the image that contains the center of a box.
- * @param {number[]} box
- * @param {number[]} size
- */
-function positionName(box, size) {
-  const [left, top, right, bottom] = box;
-  const [width, height] = size;
-  const third = (at, all) => Math.min(2, Math.max(0, Math.floor((3 * at) / all)));
-  return WHERE[third((top + bottom) / 2, height)][third((left + right) / 2, width)];
-}
-
-/**
- * 'upper left of A (x 412–450, y 230–268)': regions by name, by position in the image, or by number.
+ * 'x 25–50 %, y 0–33 % of A': regions by name, by position in the image, or by number.
  * `limit`: maximum number of characters of a name.
  */
 export function nameOf(data, side, set, limit = Infinity) {
@@ -82,8 +67,7 @@ export function nameOf(data, side, set, limit = Infinity) {
     return `“${letters.slice(0, limit).join("")}${cut ? " …" : ""}” of ${letter}`;
   }
   if (view?.regions) {
-    const place = placeOf(data[side], set);
-    return `${positionName(place, view.full)} of ${letter} (x ${place[0]}–${place[2]}, y ${place[1]}–${place[3]})`;
+    return `${placeOf(data[side], set)} of ${letter}`;
   }
   if (set.length > 1) return `${counted(set.length, nounOf(data, side))} of ${letter}`;
   const [i] = set;
@@ -99,12 +83,12 @@ export function captionName(data, side) {
   return same ? "" : given;
 }
 
-/** A short name for a caption: 'upper left', “guitar”. */
+/** A short name for a caption: 'x 25–50 %, y 0–33 %', “guitar”. */
 export function shortName(data, side, set) {
   const { names, view } = data[side];
   if (names) {
     const different = [...new Set(set.map((i) => names[i]))];
     return `“${different.slice(0, 4).join(" ")}${different.length > 4 ? " …" : ""}”`;
   }
-  return view?.regions ? positionName(placeOf(data[side], set), view.full) : counted(set.length, nounOf(data, side));
+  return view?.regions ? placeOf(data[side], set) : counted(set.length, nounOf(data, side));
 }
