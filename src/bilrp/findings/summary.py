@@ -160,8 +160,10 @@ def collect_summary(
     warnings = [f"{warning[0].upper()}{warning[1:]}." for warning in list_warnings(explanation, findings)]
     is_weak = verdict.startswith(random_baseline.NOT_SIMILAR)
     lead = "Most alike:" if explanation.is_distance else "Strongest:" if is_weak else "Carried by"
+    common = ""
     if are_numbers(explanation.a.regions, explanation.b.regions):
-        lead = f"{_count_common_numbers(explanation)} Strongest:"
+        common = _count_common_numbers(explanation)
+        lead = f"{common} Strongest:"
     sign = -1 if explanation.is_distance else 1  # a distance is lowered by what is alike
     named = [n for n, f in enumerate(findings) if sign * f.relevance > 0][:MAX_NAMED_FINDINGS]
     breakdown_lead, clauses = _describe_breakdown(explanation)
@@ -169,7 +171,7 @@ def collect_summary(
         verdict=verdict,
         lead=lead,
         named=tuple(named),
-        matches=_describe_matches(explanation, findings, named, lead),
+        matches=_describe_matches(explanation, findings, named, lead) if named or not common else common,
         breakdown_lead=breakdown_lead,
         breakdown=tuple(clauses),
         warnings=tuple(warnings),
