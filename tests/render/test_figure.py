@@ -259,9 +259,28 @@ def test_an_outline_goes_around_regions_and_not_through_them():
     place = assert_instance(
         scene.make_panel(side(16, 16), left=1.0, top=2.0, width=4.0, height=4.0), scene.ImagePanel
     )
-    edges = {tuple(sorted(map(tuple, edge.round(6).tolist()))) for edge in place.outline_edges([0, 1])}
-    box = [((1, 2), (5, 2)), ((1, 4), (5, 4)), ((1, 2), (1, 4)), ((5, 2), (5, 4))]
-    assert edges == {tuple(sorted(edge)) for edge in box}
+    (path,) = place.outline_paths([0, 1])
+    x, y = path.T
+    # two regions of a quarter each are the upper half: the outline is on its border and never between them
+    assert x.min() == pytest.approx(1.0) and x.max() == pytest.approx(5.0)
+    assert y.min() == pytest.approx(2.0) and y.max() == pytest.approx(4.0)
+    on_border = np.isclose(x, 1.0) | np.isclose(x, 5.0) | np.isclose(y, 2.0) | np.isclose(y, 4.0)
+    near_corner = (
+        np.minimum(np.abs(x - 1.0), np.abs(x - 5.0)) + np.minimum(np.abs(y - 2.0), np.abs(y - 4.0)) <= 1.01
+    )
+    assert (on_border | near_corner).all() and not on_border.all()
+
+
+def test_outlines_have_holes_and_no_steps():
+    inside = np.ones((5, 5), dtype=bool)
+    inside[2, 2] = False
+    assert sorted(len(path) for path in scene.trace_outlines(inside)) == [4, 4]
+    staircase = np.tril(np.ones((6, 6), dtype=bool))
+    (corners,) = scene.trace_outlines(staircase)
+    path = scene.round_corners(corners, 0.5)
+    turns = np.diff(np.arctan2(*np.diff(path, axis=0)[np.any(np.diff(path, axis=0), axis=1)].T[::-1]))
+    turns = (turns + np.pi) % (2 * np.pi) - np.pi
+    assert len(corners) == 14 and np.abs(turns).max() < np.pi / 3  # steps turn by a right angle
 
 
 def overlaps(shown) -> list[tuple[str, str]]:

@@ -30,6 +30,10 @@ BADGE_RADIUS_INCHES = 0.085
 MAX_RIBBON_WIDTH_INCHES = 0.14
 MAX_DETAIL_FRACTION = 1 / 24  # of an image's longer side: smaller regions are details,
 MIN_DETAIL_INCHES = 0.24  # and a close-up shows them at least this large
+CORNER_FRACTION = (
+    0.5  # of the side of a region: how far corners of outlines are rounded, so that a staircase is a slope
+)
+CORNER_POINTS = 5  # of each rounded corner
 LANE_SPACING_INCHES, MAX_LANES = 0.035, 4  # of ribbons under a line of words
 
 
@@ -78,15 +82,12 @@ class ImagePanel:
             x, y = x[[0, 1, 1, 0, 0]], y[[0, 0, 1, 1, 0]]
             axes.plot(x, y, color=MUTED_COLOR, lw=0.8, ls=(0, (2, 2)), zorder=1)
 
-    def outline_edges(self, numbers: Sequence[int]) -> np.ndarray:
-        """Return the edges [n, 2, 2] around these regions as (x, y) on the sheet."""
-        inside = np.pad(np.isin(self.labels, numbers), 1)
-        edges = [
-            *_edge_runs(inside[1:] != inside[:-1]),
-            *(e[:, ::-1] for e in _edge_runs((inside[:, 1:] != inside[:, :-1]).T)),
-        ]
-        points = np.array(edges, dtype=float).reshape(-1, 2, 2)
-        return np.stack(self.to_sheet(points[..., 0], points[..., 1]), axis=-1)
+    def outline_paths(self, numbers: Sequence[int]) -> list[np.ndarray]:
+        """Return the closed outlines around these regions, each as points (x, y) [n, 2] on the sheet, with round corners."""
+        inside = np.isin(self.labels, numbers)
+        radius = CORNER_FRACTION * float(np.sqrt(inside.sum() / max(1, len({*numbers}))))
+        paths = [round_corners(corners, radius) for corners in trace_outlines(inside)]
+        return [np.stack(self.to_sheet(path[:, 0], path[:, 1]), axis=-1) for path in paths]
 
     def draw_outline(self, axes: Axes, numbers: Sequence[int], color: str, strength: float) -> None:
         """Outline these regions, with a white line below so that it is visible on any image.
@@ -99,7 +100,7 @@ class ImagePanel:
         """
         from matplotlib.collections import LineCollection
 
-        edges = list(self.outline_edges(numbers))
+        edges = self.outline_paths(numbers)
         alpha = 0.45 + 0.55 * strength
         axes.add_collection(LineCollection(edges, colors="white", linewidths=2.6, alpha=0.7, zorder=2))
         axes.add_collection(LineCollection(edges, colors=color, linewidths=1.3, alpha=alpha, zorder=2.1))
@@ -440,14 +441,66 @@ def legend_handles(
     return [entries[sign] for sign in entries if sign in signs]
 
 
-def _edge_runs(edges: np.ndarray) -> list[np.ndarray]:
-    """Return edges between rows as segments ((x, y), (x, y)), adjacent ones merged."""
-    segments = []
-    for y in np.nonzero(edges.any(1))[0]:
-        line = np.diff(np.pad(edges[y].astype(np.int8), 1))
-        for start, stop in zip(np.nonzero(line == 1)[0], np.nonzero(line == -1)[0], strict=True):
-            segments.append(np.array([(start - 1, y), (stop - 1, y)]))
-    return segments
+def trace_outlines(inside: np.ndarray) -> list[np.ndarray]:
+    """Return the closed outlines of a mask as corners (x, y) [n, 2], holes included; the mask is on the right hand.
+
+    Args:
+        inside: [height, width].
+
+    >>> trace_outlines(np.ones((1, 2), dtype=bool))[0].tolist()
+    [[0.0, 0.0], [2.0, 0.0], [2.0, 1.0], [0.0, 1.0]]
+    """
+    padded = np.pad(inside, 1)
+    following: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    steps = (
+        ((-1, 0), (0, 0), (1, 0)),
+        ((0, 1), (1, 0), (1, 1)),
+        ((1, 0), (1, 1), (0, 1)),
+        ((0, -1), (0, 1), (0, 0)),
+    )
+    for (down, across), start, stop in steps:
+        border = (
+            inside & ~padded[1 + down : padded.shape[0] - 1 + down, 1 + across : padded.shape[1] - 1 + across]
+        )
+        for y, x in zip(*np.nonzero(border), strict=True):
+            following.setdefault((int(x) + start[0], int(y) + start[1]), []).append(
+                (int(x) + stop[0], int(y) + stop[1])
+            )
+    outlines = []
+    for first in sorted(following):
+        while following[first]:
+            path = [first, following[first].pop()]
+            while path[-1] != first:
+                path.append(following[path[-1]].pop())
+            points = np.array(path[:-1], dtype=float)
+            way, back = np.roll(points, -1, axis=0) - points, points - np.roll(points, 1, axis=0)
+            outlines.append(points[(way != back).any(axis=1)])  # without points on a straight line
+    return outlines
+
+
+def round_corners(corners: np.ndarray, radius: float) -> np.ndarray:
+    """Return a closed path with each corner replaced by a curve, which begins at most half an edge before it.
+
+    Args:
+        corners: (x, y) [n, 2] of a closed path.
+        radius: Where curves begin, before and after each corner.
+
+    >>> path = round_corners(np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 4.0], [0.0, 4.0]]), 1.0)
+    >>> path[0].tolist(), bool((path[0] == path[-1]).all())
+    ([0.0, 1.0], True)
+    """
+    t = np.linspace(0, 1, CORNER_POINTS)[:, None]
+    curves = []
+    for before, corner, after in zip(
+        np.roll(corners, 1, axis=0), corners, np.roll(corners, -1, axis=0), strict=True
+    ):
+        start, stop = (
+            corner + (other - corner) * min(0.5, radius / float(np.linalg.norm(other - corner)))
+            for other in (before, after)
+        )
+        curves.append((1 - t) ** 2 * start + 2 * t * (1 - t) * corner + t**2 * stop)
+    path = np.concatenate(curves)
+    return np.concatenate([path, path[:1]])
 
 
 def _to_rgb(color: str) -> tuple[float, float, float]:
