@@ -149,16 +149,16 @@ class Simulated(TorchFunctionMode):
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
-    return (thing for thing in tree_iter(tree) if isinstance(thing, Tensor))
+    return (item for item in tree_iter(tree) if isinstance(item, Tensor))
 
 
-def _simulated(thing: object) -> bool:
+def _simulated(item: object) -> bool:
     """A device, or the name of one, that this machine does not have."""
     kinds = (FIRST.type, NARROW.type)
     return (
-        thing.type in kinds
-        if isinstance(thing, torch.device)
-        else isinstance(thing, str) and thing.split(":")[0] in kinds
+        item.type in kinds
+        if isinstance(item, torch.device)
+        else isinstance(item, str) and item.split(":")[0] in kinds
     )
 
 

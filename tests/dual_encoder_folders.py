@@ -29,8 +29,8 @@ class Pair:
     processor: Callable[[], Any]
 
     def save(self, folder: Path, *, seed: int = 0) -> Path:
-        backend, marks = self.tokenizer()
-        tokenizer = t.PreTrainedTokenizerFast(tokenizer_object=backend, **marks)
+        backend, special_tokens = self.tokenizer()
+        tokenizer = t.PreTrainedTokenizerFast(tokenizer_object=backend, **special_tokens)
         end = tokenizer.convert_tokens_to_ids("</s>") if self.name == "clip" else None
         text = {
             **TEXT,

@@ -42,12 +42,12 @@ def similarity_vectors(x: Tensor, y: Tensor) -> dict[str, tuple[object, Tensor]]
 
 
 def check_against_parts(
-    found: Attribution, x: bilrp.Decomposition, y: bilrp.Decomposition, vector: Tensor, score: float
+    result: Attribution, x: bilrp.Decomposition, y: bilrp.Decomposition, vector: Tensor, score: float
 ) -> None:
-    assert torch.allclose(found.values, x.parts @ vector, rtol=0, atol=1e-9)
-    assert found.score == pytest.approx(score, abs=1e-12)
-    assert float(found.values.sum()) + found.unattributed == pytest.approx(score, abs=1e-9)
-    assert found.regions.count == x.regions.count
+    assert torch.allclose(result.values, x.parts @ vector, rtol=0, atol=1e-9)
+    assert result.score == pytest.approx(score, abs=1e-12)
+    assert float(result.values.sum()) + result.unattributed == pytest.approx(score, abs=1e-9)
+    assert result.regions.count == x.regions.count
 
 
 @pytest.mark.parametrize("name", ["dot", "cosine", "bilinear", "projected"])
@@ -55,9 +55,9 @@ def test_values_are_products_of_parts_with_the_similarity_s_vector(name: str) ->
     net, (a, b) = cnn(), torch.rand(2, 1, 3, 24, 24, dtype=torch.float64)
     x, y = (bilrp.decompose(net, each, regions=8) for each in (a, b))
     similarity, vector = similarity_vectors(x.embedding, y.embedding)[name]
-    found = bilrp.attribute(net, a, b, similarity=similarity, regions=8)  # type: ignore[arg-type]
+    attribution = bilrp.attribute(net, a, b, similarity=similarity, regions=8)  # type: ignore[arg-type]
     expected = bilrp.explain(net, a, b, similarity=similarity, regions=8)  # type: ignore[arg-type]
-    check_against_parts(found, x, y, vector, expected.score)
+    check_against_parts(attribution, x, y, vector, expected.score)
 
 
 def test_the_relation_to_the_two_sided_explanation() -> None:
@@ -92,12 +92,14 @@ def test_inputs_vectors_and_lists_give_the_same_columns() -> None:
     singles = [bilrp.attribute(net, x, y) for y in ys]
     values = torch.stack([each.values for each in singles], 1)
     for many in (vectors, vectors.numpy(), ys, list(vectors), [vectors[0], ys[1], vectors[2]], tuple(ys)):
-        found = bilrp.attribute(net, x, many)
-        assert torch.allclose(found.values, values, rtol=0, atol=1e-12)
-        assert isinstance(found.score, Tensor) and found.score.tolist() == pytest.approx(
+        attribution = bilrp.attribute(net, x, many)
+        assert torch.allclose(attribution.values, values, rtol=0, atol=1e-12)
+        assert isinstance(attribution.score, Tensor) and attribution.score.tolist() == pytest.approx(
             [s.score for s in singles]
         )
-        assert torch.allclose(found.values.sum(0) + found.unattributed, found.score, rtol=0, atol=1e-12)
+        assert torch.allclose(
+            attribution.values.sum(0) + attribution.unattributed, attribution.score, rtol=0, atol=1e-12
+        )
     one = bilrp.attribute(net, x, vectors[0])
     assert one.values.dim() == 1 and torch.allclose(one.values, values[:, 0], rtol=0, atol=1e-12)
     assert bilrp.attribute(net, x, vectors[:1]).values.shape == (6, 1)
@@ -135,9 +137,9 @@ def test_one_sweep_serves_every_vector(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_float32_is_close_to_the_parts() -> None:
     net, (a, b) = cnn().float(), torch.rand(2, 1, 3, 24, 24)
     x, y = (bilrp.decompose(net, each, regions=8) for each in (a, b))
-    found = bilrp.attribute(net, a, b, regions=8)
+    attribution = bilrp.attribute(net, a, b, regions=8)
     vector = y.embedding / (x.embedding.norm() * y.embedding.norm())
-    assert float((found.values - x.parts @ vector).abs().max()) < 1e-6
+    assert float((attribution.values - x.parts @ vector).abs().max()) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["uniform", "secant", "attnlrp"])
@@ -147,23 +149,23 @@ def test_any_composite(name: str) -> None:
     x = bilrp.decompose(net, a, composite=composite)
     with torch.no_grad():
         target = net(b)[0]
-    found = bilrp.attribute(net, a, b, similarity="dot", composite=composite)
-    assert torch.allclose(found.values, x.parts @ target, rtol=0, atol=1e-9)
-    assert float(found.values.sum()) + found.unattributed == pytest.approx(
+    attribution = bilrp.attribute(net, a, b, similarity="dot", composite=composite)
+    assert torch.allclose(attribution.values, x.parts @ target, rtol=0, atol=1e-9)
+    assert float(attribution.values.sum()) + attribution.unattributed == pytest.approx(
         float(x.embedding @ target), abs=1e-9
     )
 
 
 def test_texts_give_spans_of_the_original_text(bert: bilrp.Encoder) -> None:
     text, other = "The  kittens rested — on a rug!", "A cat sat on the mat."
-    found = bilrp.attribute(bert, text, other)
+    attribution = bilrp.attribute(bert, text, other)
     x, y = bilrp.decompose(bert, text), bilrp.decompose(bert, other)
     vector = y.embedding / (x.embedding.norm() * y.embedding.norm())
-    check_against_parts(found, x, y, vector, bilrp.explain(bert, text, other).score)
-    spans = found.spans()
+    check_against_parts(attribution, x, y, vector, bilrp.explain(bert, text, other).score)
+    spans = attribution.spans()
     assert [text[s.start : s.end] for s in spans] == [s.text for s in spans]
-    assert [s.text for s in spans][:2] == ["The", "kittens"] and len(spans) == found.regions.count - 2
-    assert [s.weight for s in spans] == found.values[found.span_regions].tolist()
+    assert [s.text for s in spans][:2] == ["The", "kittens"] and len(spans) == attribution.regions.count - 2
+    assert [s.weight for s in spans] == attribution.values[attribution.span_regions].tolist()
     many = bilrp.attribute(bert, text, [other, text])
     assert many.spans(1)[0] == Span(0, 3, "The", float(many.values[many.span_regions[0], 1]))
     with pytest.raises(InputError, match="column=0"):
@@ -173,8 +175,8 @@ def test_texts_give_spans_of_the_original_text(bert: bilrp.Encoder) -> None:
 def test_under_inference_mode(bert: bilrp.Encoder) -> None:
     expected = bilrp.attribute(bert, "A cat sat", "The dogs run").values
     with torch.inference_mode():
-        found = bilrp.attribute(bert, "A cat sat", "The dogs run").values
-    assert torch.allclose(found, expected)
+        attribution = bilrp.attribute(bert, "A cat sat", "The dogs run").values
+    assert torch.allclose(attribution, expected)
 
 
 def test_an_image_and_a_text(tmp_path: Path) -> None:
@@ -201,9 +203,9 @@ def test_plots(bert: bilrp.Encoder, tmp_path: Path) -> None:
     picture = bilrp.attribute(net, *torch.rand(2, 1, 3, 24, 24, dtype=torch.float64), regions=8)
     features = bilrp.attribute(randomize_norms(mlp()), *torch.rand(2, 1, 6, dtype=torch.float64))
     words = bilrp.attribute(bert, "The kittens rested on a rug! " * 4, "A cat")
-    for number, found in enumerate((picture, features, words)):
+    for number, result in enumerate((picture, features, words)):
         path = tmp_path / f"{number}.png"
-        found.plot(title="Why?").savefig(path)
+        result.plot(title="Why?").savefig(path)
         assert path.stat().st_size > 1000
     with pytest.raises(InputError, match="spans"):
         picture.spans()

@@ -97,9 +97,9 @@ def test_features_in_no_region_are_not_given_to_others(encoder: bilrp.Encoder) -
 
 def test_refined_and_projected_parts_are_centered_too(encoder: bilrp.Encoder) -> None:
     x = make_inputs()[0]
-    whole = bilrp.decompose(encoder, x)
+    full = bilrp.decompose(encoder, x)
     refined = bilrp.decompose(encoder, x, max_regions=4)
-    assert torch.allclose(refined.parts.sum(0), whole.parts.sum(0), atol=1e-12)
+    assert torch.allclose(refined.parts.sum(0), full.parts.sum(0), atol=1e-12)
     projected = bilrp.decompose(encoder, x, project=3)
     assert projected.reference is not None
     assert torch.allclose(projected.unattributed, projected.reference, atol=1e-12)

@@ -95,16 +95,16 @@ def test_passages_of_many_lengths_share_a_run_exactly(architecture: Any, tmp_pat
         "The kittens rested!",
     ]
     hits = bilrp.highlight(encoder, QUERY, passages, matrix=True)
-    asked = bilrp.decompose(encoder, QUERY, regions=words(punctuation="join"))
+    requested = bilrp.decompose(encoder, QUERY, regions=words(punctuation="join"))
     for passage, hit in zip(passages, hits, strict=True):
-        whole = bilrp.decompose(encoder, passage, regions=words(punctuation="join"))
-        scale = float(whole.embedding.norm() * asked.embedding.norm())
-        expected = whole.parts @ asked.embedding / scale
+        full = bilrp.decompose(encoder, passage, regions=words(punctuation="join"))
+        scale = float(full.embedding.norm() * requested.embedding.norm())
+        expected = full.parts @ requested.embedding / scale
         assert torch.allclose(hit.values, expected, rtol=0, atol=1e-9)
-        cosine = float(whole.embedding @ asked.embedding) / scale
+        cosine = float(full.embedding @ requested.embedding) / scale
         assert hit.score == pytest.approx(cosine, abs=1e-9)
         rows, columns = hit.sides[0].span_regions, hit.sides[1].span_regions
-        relevance = (asked.parts @ whole.parts.T / scale)[rows][:, columns]
+        relevance = (requested.parts @ full.parts.T / scale)[rows][:, columns]
         assert hit.matrix is not None and torch.allclose(hit.matrix, relevance, rtol=0, atol=1e-9)
 
 
@@ -171,11 +171,11 @@ def test_images_have_values(tmp_path: Path) -> None:
     ],
 )
 def test_punctuation_joins_the_word_that_it_touches(text: str, pieces: list, expected: list) -> None:
-    place, spans = 0, []
+    position, spans = 0, []
     for piece in pieces:
-        place = text.index(piece, place)
-        spans.append((place, place + len(piece)))
-        place += len(piece)
+        position = text.index(piece, position)
+        spans.append((position, position + len(piece)))
+        position += len(piece)
     for special in ([], [None]):
         tokens = TokenizedText.from_spans(
             text,

@@ -31,7 +31,7 @@ def gradient(wide: int, high: int) -> Pillow.Image:
 def reader(size: int | tuple[int, int] | None, resize: str) -> Encoder:
     return Encoder(
         NET,
-        read=lambda thing: images.read_with_view(thing, size=size, resize=resize),
+        read=lambda item: images.read_with_view(item, size=size, resize=resize),
         to_image=images.to_image,
     )
 
@@ -165,9 +165,9 @@ def test_reading_and_checking_happen_once(monkeypatch: pytest.MonkeyPatch) -> No
         happened.append("check")
         return check(x, network)
 
-    def read(thing: str) -> Item:
+    def read(item: str) -> Item:
         happened.append("read")
-        return Item(torch.rand(1, 3, 8, 8), name=thing)
+        return Item(torch.rand(1, 3, 8, 8), name=item)
 
     monkeypatch.setattr(module, "check_input", counted)
     bilrp.explain(Encoder(NET, read=read), "a", "b", similarity="dot")

@@ -26,11 +26,11 @@ def images(count: int, sizes=((12, 12), (8, 12))) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("workers", [None, 1, 2])
 def test_many_are_one_after_another(workers: int | None) -> None:
-    model, things = randomize_norms(vgg_like()), images(6)
+    model, items = randomize_norms(vgg_like()), images(6)
     options = {"regions": 4, "composite": composites.uniform(0.25)}
-    results = list(bilrp.decompose_many(model, iter(things), workers=workers, **options))
-    assert len(results) == len(things)
-    for each, x in zip(results, things, strict=True):
+    results = list(bilrp.decompose_many(model, iter(items), workers=workers, **options))
+    assert len(results) == len(items)
+    for each, x in zip(results, items, strict=True):
         expected = bilrp.decompose(model, x, **options)
         torch.testing.assert_close(each.parts, expected.parts, rtol=1e-12, atol=1e-12)
         assert each.origin == expected.origin
@@ -57,13 +57,13 @@ def test_only_a_few_are_held_and_read_in_threads_of_their_own() -> None:
 
 
 def test_what_cannot_be_read_is_said_where_it_stands() -> None:
-    things = [*images(1), torch.full((1, 3, 12, 12), float("nan"), dtype=torch.float64), *images(1)]
-    decompositions = bilrp.decompose_many(randomize_norms(vgg_like()), things, regions=4)
+    items = [*images(1), torch.full((1, 3, 12, 12), float("nan"), dtype=torch.float64), *images(1)]
+    decompositions = bilrp.decompose_many(randomize_norms(vgg_like()), items, regions=4)
     next(decompositions)
     with pytest.raises(InputError, match="NaN"):
         next(decompositions)
     with pytest.raises(InputError, match="at least one worker"):
-        next(bilrp.decompose_many(randomize_norms(vgg_like()), things, workers=0))
+        next(bilrp.decompose_many(randomize_norms(vgg_like()), items, workers=0))
 
 
 def test_torch_keeps_its_threads_and_each_worker_has_its_share() -> None:
@@ -97,8 +97,8 @@ def test_a_model_that_keeps_something_on_itself_is_run_by_one_thread_at_a_time()
             return self.second(self.kept + x)
 
     torch.manual_seed(0)
-    net, things = Keeps().eval(), [torch.rand(1, 6) for _ in range(8)]
-    expected = [bilrp.decompose(net, x) for x in things]
-    for each, result in zip(expected, bilrp.decompose_many(net, things, workers=4), strict=True):
+    net, items = Keeps().eval(), [torch.rand(1, 6) for _ in range(8)]
+    expected = [bilrp.decompose(net, x) for x in items]
+    for each, result in zip(expected, bilrp.decompose_many(net, items, workers=4), strict=True):
         torch.testing.assert_close(result.embedding, each.embedding)
         torch.testing.assert_close(result.parts, each.parts)

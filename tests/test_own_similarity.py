@@ -42,6 +42,6 @@ def test_a_similarity_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert float(explanation.relevance.sum()) + explanation.unattributed == pytest.approx(explanation.score)
     for name in ("why.npz", "why.png", "why.html"):
         explanation.save(tmp_path / name)
-    again = Explanation.load(tmp_path / "why.npz")
-    assert again.similarity == "weighted" and torch.equal(again.relevance, explanation.relevance)
-    assert again.summary().startswith("Weighted ")
+    second = Explanation.load(tmp_path / "why.npz")
+    assert second.similarity == "weighted" and torch.equal(second.relevance, explanation.relevance)
+    assert second.summary().startswith("Weighted ")

@@ -121,14 +121,14 @@ def closure(names: list[str]) -> list[metadata.Distribution]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the source distribution, as an index would have both."""
     pytest.importorskip("hatchling")
-    place = tmp_path_factory.mktemp("dist")
+    path = tmp_path_factory.mktemp("dist")
     build = [sys.executable, "-m", "hatchling", "build"]
-    subprocess.run([*build, "-t", "sdist", "-d", str(place)], cwd=ROOT, check=True, capture_output=True)
-    (sources,) = place.glob("*.tar.gz")
-    subprocess.run(["tar", "xzf", sources, "-C", place], check=True)
-    unpacked = place / sources.name.removesuffix(".tar.gz")
-    subprocess.run([*build, "-t", "wheel", "-d", str(place)], cwd=unpacked, check=True, capture_output=True)
-    (wheel,) = place.glob("*.whl")
+    subprocess.run([*build, "-t", "sdist", "-d", str(path)], cwd=ROOT, check=True, capture_output=True)
+    (sources,) = path.glob("*.tar.gz")
+    subprocess.run(["tar", "xzf", sources, "-C", path], check=True)
+    unpacked = path / sources.name.removesuffix(".tar.gz")
+    subprocess.run([*build, "-t", "wheel", "-d", str(path)], cwd=unpacked, check=True, capture_output=True)
+    (wheel,) = path.glob("*.whl")
     return wheel
 
 
@@ -139,16 +139,16 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     It proves that the wheel holds all it needs and that its plain requirements suffice, in the versions installed here. It
     does not prove that an index would choose these versions.
     """
-    place = tmp_path_factory.mktemp("empty")
-    venv.create(place / "venv", with_pip=False, symlinks=True)
-    (site,) = (place / "venv").glob("lib/python*/site-packages")
+    path = tmp_path_factory.mktemp("empty")
+    venv.create(path / "venv", with_pip=False, symlinks=True)
+    (site,) = (path / "venv").glob("lib/python*/site-packages")
     for distribution in closure(PROJECT["dependencies"]):
         for top in {
             file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")
         }:
             if not (site / top).exists():
                 (site / top).symlink_to(Path(str(distribution.locate_file(top))))
-    python = place / "venv" / "bin" / "python"
+    python = path / "venv" / "bin" / "python"
     install = [
         sys.executable,
         "-m",
@@ -164,8 +164,8 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, colour in (("a.png", "orange"), ("b.png", "red")):
         picture = Image.new("RGB", (90, 60), "white")
         picture.paste(colour, (20, 10, 60, 50))
-        picture.save(place / name)
-    (place / "config.json").write_text('{"model_type": "bert"}')
+        picture.save(path / name)
+    (path / "config.json").write_text('{"model_type": "bert"}')
     return python
 
 
@@ -189,15 +189,15 @@ def test_the_wheel_is_small_and_whole(built: Path) -> None:
 
 @pytest.mark.slow
 def test_the_wheel_explains_two_pictures_in_an_empty_environment(installed: Path, weights_file: Path) -> None:
-    place = installed.parents[2]
+    path = installed.parents[2]
     command = installed.parent / "bilrp"
     done = run(
         command, "explain", "a.png", "b.png", "--size", "32", "--weights", weights_file, "-e", "vgg16:5",
-        "-o", "why.png", "-o", "why.html", "-o", "why.npz", cwd=place,
+        "-o", "why.png", "-o", "why.html", "-o", "why.npz", cwd=path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "Cosine" in done.stdout and all(
-        (place / f"why.{kind}").stat().st_size for kind in ("png", "html", "npz")
+        (path / f"why.{kind}").stat().st_size for kind in ("png", "html", "npz")
     )
 
 
@@ -210,15 +210,15 @@ def test_the_twelve_lines_run_in_an_empty_environment(installed: Path) -> None:
 @pytest.mark.slow
 def test_an_extra_that_is_missing_is_asked_for(installed: Path) -> None:
     """In the empty environment, where it truly is missing, and as the command line says it."""
-    place = installed.parents[2]
-    (place / "mine.py").write_text("from torch import nn\n\ndef net():\n    return nn.Flatten()\n")
+    path = installed.parents[2]
+    (path / "mine.py").write_text("from torch import nn\n\ndef net():\n    return nn.Flatten()\n")
     documented = {
         "text": ("explain", "A cat.", "A dog.", "-e", "sentence:."),
         "app": ("serve", "all.lance"),
         "collection": ("index", ".", "-e", "mine:net", "-o", "all.lance"),
     }
     for extra, words in documented.items():
-        done = run(installed.parent / "bilrp", *words, cwd=place)
+        done = run(installed.parent / "bilrp", *words, cwd=path)
         assert done.returncode == 2 and f"pip install 'bilrp[{extra}]'" in done.stderr, done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
 
@@ -246,8 +246,8 @@ def test_no_extra_is_without_such_a_line(extra: str) -> None:
 
 def test_what_is_asked_for_is_an_extra() -> None:
     text = "\n".join(path.read_text() for path in [*(ROOT / "src").rglob("*.py"), ROOT / "README.md"])
-    asked = {name for names in re.findall(r"bilrp\[([a-z,]+)\]", text) for name in names.split(",")}
-    assert asked <= set(EXTRAS) | {"extra"}
+    requested = {name for names in re.findall(r"bilrp\[([a-z,]+)\]", text) for name in names.split(",")}
+    assert requested <= set(EXTRAS) | {"extra"}
 
 
 def test_the_version_is_written_in_one_place() -> None:
@@ -271,8 +271,8 @@ def test_the_oldest_versions_are_those_the_project_claims() -> None:
             pinned = Requirement(line)
             pins[canonicalize_name(pinned.name)] = Version(str(pinned.specifier).removeprefix("=="))
     groups = PROJECT["optional-dependencies"]
-    asked = [*PROJECT["dependencies"], *(line for extra in WITHOUT for line in groups[extra])]
-    for requirement in map(Requirement, asked):
+    requested = [*PROJECT["dependencies"], *(line for extra in WITHOUT for line in groups[extra])]
+    for requirement in map(Requirement, requested):
         if requirement.name == PROJECT["name"]:
             continue  # an extra that brings another
         (least,) = [Version(s.version) for s in requirement.specifier if s.operator == ">="]

@@ -67,8 +67,8 @@ def test_token_embeddings_of_different_lengths(encoder: bilrp.Encoder, tmp_path:
         bilrp.Decomposition.load(d.save(tmp_path / f"{k}.npz"))
         for k, d in enumerate((explanation.a, explanation.b))
     ]
-    again = bilrp.pair(*loaded, similarity="maxsim")
-    torch.testing.assert_close(again.relevance, explanation.relevance)
+    second = bilrp.pair(*loaded, similarity="maxsim")
+    torch.testing.assert_close(second.relevance, explanation.relevance)
 
 
 def test_what_does_not_fit_says_so(encoder: bilrp.Encoder) -> None:

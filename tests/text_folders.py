@@ -25,19 +25,21 @@ T5_SIZES = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 
 def word_pieces() -> tuple[Tokenizer, dict[str, str]]:
     """BERT's kind: lower case, [CLS] … [SEP], ## inside words. Padding is number 1, as MPNet takes for granted."""
     names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
-    marks: dict[str, str] = dict(zip(names, ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), strict=True))
+    special_tokens: dict[str, str] = dict(
+        zip(names, ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]"), strict=True)
+    )
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.train_from_iterator(
-        CORPUS, trainers.WordPieceTrainer(vocab_size=110, special_tokens=list(marks.values()))
+        CORPUS, trainers.WordPieceTrainer(vocab_size=110, special_tokens=list(special_tokens.values()))
     )
-    return _add_special_tokens(tokenizer, "[CLS]", "[SEP]"), marks
+    return _add_special_tokens(tokenizer, "[CLS]", "[SEP]"), special_tokens
 
 
 def byte_pairs() -> tuple[Tokenizer, dict[str, str]]:
     """RoBERTa's and Qwen's kind: bytes, a word's space before it."""
-    marks = {
+    special_tokens = {
         "unk_token": "<unk>",
         "pad_token": "<pad>",
         "bos_token": "<s>",
@@ -49,21 +51,23 @@ def byte_pairs() -> tuple[Tokenizer, dict[str, str]]:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=list(marks.values()), initial_alphabet=alphabet
+        vocab_size=330, special_tokens=list(special_tokens.values()), initial_alphabet=alphabet
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    return _add_special_tokens(tokenizer, "<s>", "</s>"), marks
+    return _add_special_tokens(tokenizer, "<s>", "</s>"), special_tokens
 
 
 def sentence_pieces() -> tuple[Tokenizer, dict[str, str]]:
     """XLM-R's and T5's kind: ▁ before words."""
-    marks = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    special_tokens = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=list(marks.values()), unk_token="<unk>")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=120, special_tokens=list(special_tokens.values()), unk_token="<unk>"
+    )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    return _add_special_tokens(tokenizer, None, "</s>"), marks
+    return _add_special_tokens(tokenizer, None, "</s>"), special_tokens
 
 
 def _add_special_tokens(tokenizer: Tokenizer, first: str | None, last: str) -> Tokenizer:
@@ -88,8 +92,8 @@ class Architecture:
         """A folder as `save_pretrained` writes it."""
         import transformers
 
-        backend, marks = self.tokenizer()
-        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **marks)
+        backend, special_tokens = self.tokenizer()
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special_tokens)
         pad = tokenizer.pad_token_id
         config = getattr(transformers, self.config)(
             **self.sizes, vocab_size=len(tokenizer), pad_token_id=pad, bos_token_id=None, eos_token_id=None

@@ -50,8 +50,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
     from text_folders import ARCHITECTURES
 
     folder = ARCHITECTURES[0].save(tmp_path_factory.mktemp("bert"), dtype=torch.float32)
-    said = ["The cat sat.", "Two kittens rested.", "A dog sat."]
-    return collection.build(said, sentence(str(folder)), tmp_path_factory.mktemp("texts") / "said.lance")
+    message = ["The cat sat.", "Two kittens rested.", "A dog sat."]
+    return collection.build(message, sentence(str(folder)), tmp_path_factory.mktemp("texts") / "said.lance")
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,7 @@ def address(photographs: collection.Collection) -> Iterator[str]:
 @pytest.fixture
 def visit(chromium: Any, address: str) -> Iterator[Any]:
     """Open an address of the app; afterwards nothing may have gone wrong, and nothing been fetched from elsewhere."""
-    trouble: list[str] = []
+    errors: list[str] = []
     tabs: list[Any] = []
 
     def open_at(
@@ -73,9 +73,9 @@ def visit(chromium: Any, address: str) -> Iterator[Any]:
             viewport={"width": width, "height": height}, reduced_motion="reduce", **options
         )
         tab.set_default_timeout(90_000)
-        tab.on("console", lambda message: trouble.append(f"{message.type}: {message.text}"))
-        tab.on("pageerror", lambda error: trouble.append(str(error)))
-        tab.on("request", lambda request: _outside(request.url, at, trouble))
+        tab.on("console", lambda message: errors.append(f"{message.type}: {message.text}"))
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.on("request", lambda request: _outside(request.url, at, errors))
         tab.goto(at + path)
         tabs.append(tab)
         return tab
@@ -83,9 +83,9 @@ def visit(chromium: Any, address: str) -> Iterator[Any]:
     yield open_at
     for tab in tabs:
         tab.close()
-    assert trouble == []
+    assert errors == []
 
 
-def _outside(url: str, address: str, trouble: list[str]) -> None:
+def _outside(url: str, address: str, errors: list[str]) -> None:
     if not url.startswith((address, "data:", "blob:")):
-        trouble.append(f"request: {url}")
+        errors.append(f"request: {url}")

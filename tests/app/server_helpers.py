@@ -71,15 +71,15 @@ def write_photographs(folder: Path) -> Path:
         "temple": load_sample_image("china.jpg"), "flower": load_sample_image("flower.jpg"),
     }  # fmt: skip
     for name, pixels in taken.items():
-        place = folder / name
-        place.mkdir(parents=True)
+        path = folder / name
+        path.mkdir(parents=True)
         high, wide = pixels.shape[:2]
         rng = np.random.default_rng(len(name))
         for number in range(6):
             side = int(min(high, wide) * (0.9 - 0.08 * number))
             y, x = rng.integers(0, high - side + 1), rng.integers(0, wide - side + 1)
             cut = Image.fromarray(pixels[y : y + side, x : x + side]).resize((240, 200))
-            cut.save(place / f"{name}-{number}.jpg", quality=90)
+            cut.save(path / f"{name}-{number}.jpg", quality=90)
     return folder
 
 
@@ -128,21 +128,21 @@ def start_command(
     )  # fmt: skip
 
 
-def build_index(place: Path, pictures: Path, encoder: str = ENCODER_SOURCE) -> str:
+def build_index(path: Path, pictures: Path, encoder: str = ENCODER_SOURCE) -> str:
     """The name of a collection in a folder, made of these pictures by mine:tiny."""
     words = ("index", str(pictures), "-e", "mine:tiny", "-o", "mine.lance")
-    process = start_command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    process = start_command(path, *words, encoder=encoder, stderr=subprocess.PIPE)
+    _, message = process.communicate(timeout=300)
+    assert process.returncode == 0, message
     return "mine.lance"
 
 
 class ServerProcess:
     """A `bilrp serve` process, and requests to it on connections of their own."""
 
-    def __init__(self, place: Path, *words: str, encoder: str = ENCODER_SOURCE) -> None:
+    def __init__(self, path: Path, *words: str, encoder: str = ENCODER_SOURCE) -> None:
         words = ("serve", *words, "-e", "mine:tiny", "--port", "0")
-        self.process = start_command(place, *words, encoder=encoder, stderr=subprocess.PIPE)
+        self.process = start_command(path, *words, encoder=encoder, stderr=subprocess.PIPE)
         assert self.process.stdout is not None
         self.address = next(line for line in self.process.stdout if line.startswith("Open ")).split()[1]
         parts = urlsplit(self.address)
@@ -156,10 +156,10 @@ class ServerProcess:
         """(status, last line of the answer); a token that the address has is sent."""
         link = http.client.HTTPConnection(self.host, self.port, timeout=120)
         kind = "application/json" if isinstance(body, dict) else "image/jpeg"
-        said = {"content-type": kind} if body is not None else {}
-        said |= {"authorization": f"Bearer {self.token}"} if self.token else {}
+        message = {"content-type": kind} if body is not None else {}
+        message |= {"authorization": f"Bearer {self.token}"} if self.token else {}
         sent = json.dumps(body).encode() if isinstance(body, dict) else body
-        link.request("GET" if body is None else "POST", path, sent, said | headers)
+        link.request("GET" if body is None else "POST", path, sent, message | headers)
         reply = link.getresponse()
         lines = reply.read().strip().splitlines()
         link.close()

@@ -39,10 +39,10 @@ def test_a_redirect_after_a_token_stays_on_this_server(photographs: Any, path: s
 def test_a_browser_stays_on_this_server_after_a_token(chromium: Any, folder: Path, tmp_path: Path) -> None:
     with ServerProcess(tmp_path, build_index(tmp_path, folder / "cat"), "--add") as serving:
         tab = chromium.new_page()
-        asked: list[str] = []
-        tab.on("request", lambda request: asked.append(request.url))
+        requested: list[str] = []
+        tab.on("request", lambda request: requested.append(request.url))
         tab.goto(f"http://{serving.netloc}/%09/evil.com?token={serving.token}", timeout=90_000)
-        assert {urlsplit(url).netloc for url in asked} == {serving.netloc} and len(asked) >= 2
+        assert {urlsplit(url).netloc for url in requested} == {serving.netloc} and len(requested) >= 2
         tab.goto(serving.address, timeout=90_000)
         tab.wait_for_selector(".grid li img", timeout=90_000)  # thumbnails come by the cookie
         assert tab.url == f"http://{serving.netloc}/"
@@ -60,8 +60,8 @@ def test_a_server_that_adds_needs_its_token_on_loopback_too(folder: Path, tmp_pa
             ("/api/query", picture),
             ("/api/add", {"id": "q" + "0" * 31}),
         ):
-            status, said = serving.request(path, body, **wrong)
-            assert status == 401 and "token" in said["error"], path
+            status, message = serving.request(path, body, **wrong)
+            assert status == 401 and "token" in message["error"], path
         status, query = serving.request("/api/query?name=coffee.jpg", picture)
         assert status == 200 and serving.request("/api/add", {"id": query["id"]})[1]["answer"]["new"]
         assert token not in "".join(serving.stop(signal.SIGTERM))

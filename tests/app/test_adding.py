@@ -35,9 +35,9 @@ def picture(seed: int = 0) -> bytes:
     return held.getvalue()
 
 
-def saved(place: Path, seed: int = 0) -> Path:
+def saved(path: Path, seed: int = 0) -> Path:
     """A picture in a file, as an upload arrives."""
-    file = place / f"{seed}.png"
+    file = path / f"{seed}.png"
     file.write_bytes(picture(seed))
     return file
 
@@ -74,32 +74,34 @@ def test_a_query_is_added_when_asked_and_once(writable_path, tmp_path):
         assert about["count"] == 31 and {"name": additions.ADDED_GROUP, "count": 1} in about["groups"]
         listed = client.get(f"/api/items?group={additions.ADDED_GROUP}").json()["items"]
         assert listed == [{"id": first["id"], "name": "../../noise.png", "group": additions.ADDED_GROUP}]
-        near = post_query(client, "/api/neighbours", id=before.ids[0], k=30)["neighbours"]
-        assert first["id"] in [n["id"] for n in near]
+        neighbours = post_query(client, "/api/neighbours", id=before.ids[0], k=30)["neighbours"]
+        assert first["id"] in [n["id"] for n in neighbours]
         assert post_query(client, "/api/side", id=first["id"])["count"] == 64
         for unknown in (before.ids[0], "q" + "0" * 31, "../x"):
             assert client.post("/api/add", json={"id": unknown}).status_code == 404
     (file,) = stored_files(writable_path)
     assert file.read_bytes() == picture()
     moved = Path(shutil.move(writable_path, tmp_path / "elsewhere.lance"))  # its file moves along
-    again = collection.open(moved, tiny_encoder())
-    assert again.ids == [*before.ids, first["id"]] and again.names[:30] == before.names
-    assert again.original_input(30) == moved / "app" / "added" / file.name
+    second = collection.open(moved, tiny_encoder())
+    assert second.ids == [*before.ids, first["id"]] and second.names[:30] == before.names
+    assert second.original_input(30) == moved / "app" / "added" / file.name
     expected = bilrp.decompose(tiny_encoder(), moved / "app" / "added" / file.name)
-    assert torch.allclose(again.decomposition(30).parts.float(), expected.parts, rtol=1e-2, atol=1e-4)
+    assert torch.allclose(second.decomposition(30).parts.float(), expected.parts, rtol=1e-2, atol=1e-4)
 
 
 def test_a_text_is_added(texts, tmp_path):
-    path, said = shutil.copytree(texts.path, tmp_path / "said.lance"), "A dog rested."
+    path, message = shutil.copytree(texts.path, tmp_path / "said.lance"), "A dog rested."
     with make_client(collection.open(path, texts.encoder), add=True) as client:
-        added = post_query(client, "/api/add", id=bring(client, said, "mine"))["id"]
-        again = post_query(client, "/api/add", id=bring(client, texts.names[2], "another"))
-        assert again == {"id": texts.ids[2], "new": False}
-    opened = collection.open(path, texts.encoder)
+        added = post_query(client, "/api/add", id=bring(client, message, "mine"))["id"]
+        second = post_query(client, "/api/add", id=bring(client, texts.names[2], "another"))
+        assert second == {"id": texts.ids[2], "new": False}
+    reopened = collection.open(path, texts.encoder)
     assert (
-        opened.names == [*texts.names, "mine"] and opened.ids[3] == added and opened.original_input(3) == said
+        reopened.names == [*texts.names, "mine"]
+        and reopened.ids[3] == added
+        and reopened.original_input(3) == message
     )
-    assert torch.allclose(opened.embedding(3), texts.embedding(said), atol=1e-5)
+    assert torch.allclose(reopened.embedding(3), texts.embedding(message), atol=1e-5)
 
 
 @pytest.fixture
@@ -126,10 +128,10 @@ def test_indexing_again_leaves_what_was_added_alone(few, tmp_path):
     (source / "cat" / "cat-0.jpg").unlink()
     (source / "the same.png").write_bytes(picture())
     for _ in range(2):
-        again, _ = indexing.build_with_report(source, tiny_encoder(), few.path, prune=True)
-        at = again.ids.index(photographs)
-        assert len(again) == 6 and again.names[at] == "noise.png"
-        assert additions.ADDED_GROUP in again.groups() and len(stored_files(Path(few.path))) == 1
+        second, _ = indexing.build_with_report(source, tiny_encoder(), few.path, prune=True)
+        at = second.ids.index(photographs)
+        assert len(second) == 6 and second.names[at] == "noise.png"
+        assert additions.ADDED_GROUP in second.groups() and len(stored_files(Path(few.path))) == 1
     everything, _ = indexing.build_with_report(
         tmp_path, tiny_encoder(), few.path, prune=True
     )  # the collection lies inside
@@ -160,15 +162,15 @@ def test_what_fails_leaves_nothing_behind(writable_path, monkeypatch):
 
 
 def test_a_file_that_is_there_is_not_written_again(writable_path):
-    place = writable_path / "app" / "added" / additions.hashlib.sha256(picture()).hexdigest()[:32]
-    place.parent.mkdir(parents=True)
-    place.write_bytes(picture())
-    place.chmod(0o444)
-    before = place.stat().st_mtime_ns, place.stat().st_ino
+    path = writable_path / "app" / "added" / additions.hashlib.sha256(picture()).hexdigest()[:32]
+    path.parent.mkdir(parents=True)
+    path.write_bytes(picture())
+    path.chmod(0o444)
+    before = path.stat().st_mtime_ns, path.stat().st_ino
     with make_client(collection.open(writable_path, tiny_encoder()), add=True) as client:
         post_query(client, "/api/add", id=bring(client, picture()))
-        assert (place.stat().st_mtime_ns, place.stat().st_ino) == before
-        bad = place.with_name(additions.hashlib.sha256(picture(1)).hexdigest()[:32])
+        assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
+        bad = path.with_name(additions.hashlib.sha256(picture(1)).hexdigest()[:32])
         bad.write_bytes(picture(2))  # of another content than its name says
         reply = client.post("/api/add", json={"id": bring(client, picture(1))})
         assert "another content" in reply.text and bad.exists()
@@ -176,23 +178,23 @@ def test_a_file_that_is_there_is_not_written_again(writable_path):
 
 
 def test_what_cannot_be_written_to_is_only_looked_at(writable_path):
-    opened = collection.open(writable_path, tiny_encoder())
-    opened.path = "s3://somewhere/mine.lance"
+    reopened = collection.open(writable_path, tiny_encoder())
+    reopened.path = "s3://somewhere/mine.lance"
     with pytest.raises(InputError, match="without --add"):
-        server.make_collection_app(opened, AccessPolicy(PORT), add=True)
+        server.make_collection_app(reopened, AccessPolicy(PORT), add=True)
 
 
 def test_what_was_asked_before_is_answered_as_it_was(writable_path, tmp_path):
     old = CollectionSession(collection.open(writable_path, tiny_encoder()), retain_uploads=True)
     key, _ = old.add_query(saved(tmp_path), "noise.png")
-    asked = VectorSpec(old.ids[3], part=(9, 10))
-    before = analyses.find_neighbours(old, asked, 40)
+    requested = VectorSpec(old.ids[3], part=(9, 10))
+    before = analyses.find_neighbours(old, requested, 40)
     photographs, result = additions.append_query(old, old.get_query(key))
     assert result is not None
     tables.delete_rows(str(writable_path), "items.lance", old.ids[0])  # positions move
     new = old.with_collection(collection.open(writable_path, tiny_encoder()))
-    assert analyses.find_neighbours(old, asked, 40) == before and before["of"] == 30
-    after = analyses.find_neighbours(new, asked, 40)
+    assert analyses.find_neighbours(old, requested, 40) == before and before["of"] == 30
+    after = analyses.find_neighbours(new, requested, 40)
     assert {n["id"] for n in after["neighbours"]} == {n["id"] for n in before["neighbours"]} - {
         old.ids[0]
     } | {photographs}
@@ -203,13 +205,13 @@ def test_what_was_asked_before_is_answered_as_it_was(writable_path, tmp_path):
 
 
 def test_what_lasts_is_finished_whoever_leaves_and_whatever_is_asked_next():
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     async def play() -> list[object]:
         from bilrp.progress import progress_bar
 
         def lasting() -> str:
-            begun.set()
+            started.set()
             go.wait(120)
             with progress_bar(False) as bar:
                 bar.start("adding", 1)
@@ -218,16 +220,16 @@ def test_what_lasts_is_finished_whoever_leaves_and_whatever_is_asked_next():
 
         queue = JobQueue()
         first = queue.submit("me", lasting, persistent=True)
-        begun.wait(120)
+        started.wait(120)
         second = queue.submit("me", lambda: "second", persistent=True)
         third = queue.submit("me", lambda: "third")
         first.cancelled.set()  # the visitor leaves
         go.set()
         results = []
-        for ticket in (first, second, third):
-            news = await ticket.next_event()
+        for job in (first, second, third):
+            news = await job.next_event()
             while not {"answer", "error"} & news.keys():
-                news = await ticket.next_event()
+                news = await job.next_event()
             results.append(news.get("answer", news))
         queue.close()
         return results

@@ -55,19 +55,19 @@ def alone(play):
 def test_the_pages_words_are_called_by_the_decompositions_numbers(texts):
     with make_client(texts) as client:
         drawn = post_query(client, "/api/pair", a=texts.ids[0], b=texts.ids[1], similarity="dot")
-        whole = texts.decomposition(0)
-        assert drawn["a"]["count"] == whole.regions.count - 2, "the marks are not drawn"
-        assert drawn["a"]["numbers"] == list(range(1, whole.regions.count - 1))
+        full = texts.decomposition(0)
+        assert drawn["a"]["count"] == full.regions.count - 2, "the marks are not drawn"
+        assert drawn["a"]["numbers"] == list(range(1, full.regions.count - 1))
         cat = drawn["a"]["numbers"][drawn["a"]["names"].index("cat")]
         response = post_query(
             client, "/api/cover", a=texts.ids[0], b=texts.ids[1], regions=[cat], similarity="dot"
         )
-        names = whole.regions.names
+        names = full.regions.names
         assert names is not None and names[cat] == "cat"
         share = texts.explain(0, 1, similarity="dot").relevance[cat].sum()
         fell = response["before"] - response["predicted"]
         other = texts.decomposition(1)
-        rest = float(whole.parts[cat].float() @ other.unattributed.float())
+        rest = float(full.parts[cat].float() @ other.unattributed.float())
         assert fell == pytest.approx(float(share) + rest, rel=2e-2, abs=1e-3)
 
 
@@ -135,20 +135,20 @@ def test_what_is_pinned_is_told_by_the_decompositions_numbers(chromium, texts):
 
 
 def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     class Large:
         """What a question holds."""
 
     def slow() -> str:
-        begun.set()
+        started.set()
         go.wait(120)
         return "done"
 
     async def play() -> list[object]:
         queue = JobQueue(max_pending=2)
         first = queue.submit("first", slow)
-        begun.wait(120)
+        started.wait(120)
         held, tickets = [], []
         for _ in range(40):
             large = Large()
@@ -156,12 +156,12 @@ def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
             tickets.append(queue.submit("hasty", partial(id, large)))
             del large
         longest = len(queue.jobs)
-        for ticket in tickets[:-1]:  # told at once: the worker is still at the first
-            news = await ticket.next_event()
+        for job in tickets[:-1]:  # told at once: the worker is still at the first
+            news = await job.next_event()
             while "error" not in news:
-                news = await ticket.next_event()
+                news = await job.next_event()
             assert news["error"].status == 409
-            del ticket
+            del job
         tickets = tickets[-1:]
         gc.collect()
         alive = sum(ref() is not None for ref in held)
@@ -289,9 +289,9 @@ def test_where_a_file_lies_is_not_told(few, tmp_path):
     with make_client(few) as client:
         at = few.names.index("cat-0.jpg")
         question = {"a": few.ids[at], "b": few.ids[at - 1], "regions": [1]}
-        said = client.post("/api/cover", json=question).text
-        assert "cat-0.jpg: the file is empty" in said
-        assert "secret" not in said and str(tmp_path) not in said
+        message = client.post("/api/cover", json=question).text
+        assert "cat-0.jpg: the file is empty" in message
+        assert "secret" not in message and str(tmp_path) not in message
 
 
 # ------------------------------------------------------------ the server

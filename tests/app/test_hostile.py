@@ -114,8 +114,8 @@ BODIES = [
 def test_bad_questions_are_refused(client, photographs, body, status):
     body = body.replace(b"%s", photographs.ids[0].encode())
     reply = client.post("/api/neighbours", content=body, headers={"content-type": "application/json"})
-    said = json.loads(reply.text.strip().splitlines()[-1])
-    assert status in (reply.status_code, said.get("status")) and len(said["error"]) < 200
+    message = json.loads(reply.text.strip().splitlines()[-1])
+    assert status in (reply.status_code, message.get("status")) and len(message["error"]) < 200
 
 
 def test_the_wrong_way_of_asking(client, photographs):
@@ -202,8 +202,8 @@ def test_beyond_this_machine_a_token_is_asked_for(photographs):
         assert client.get("/api/about", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert client.get("/api/about", headers={"cookie": "bilrp=wrong"}).status_code == 401
         assert client.post(f"/api/map?token={policy.token}").status_code == 401
-        said = client.get("/api/about", headers={"authorization": f"Bearer {policy.token}"})
-        assert said.status_code == 200
+        message = client.get("/api/about", headers={"authorization": f"Bearer {policy.token}"})
+        assert message.status_code == 200
         arrived = client.get(f"/?token={policy.token}", follow_redirects=False)
         assert arrived.status_code == 303 and arrived.headers["location"] == "/"
         assert (
@@ -271,26 +271,26 @@ def test_who_never_sends_a_body_is_told_so(photographs):
 
 def test_a_full_queue_is_busy_and_closed_connections_are_not_served(photographs):
     """One job runs; two may wait, the third gets 503, and jobs of closed connections are dropped."""
-    begun, go = threading.Event(), threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     def slow() -> str:
-        begun.set()
+        started.set()
         go.wait(120)
         return "done"
 
     async def play() -> list[object]:
         queue = JobQueue(max_pending=2)
         first = queue.submit("first", slow)
-        begun.wait(120)
+        started.wait(120)
         second, third = queue.submit("second", lambda: 2), queue.submit("third", lambda: 3)
         with pytest.raises(QueueFull):
             queue.submit("fourth", lambda: 4)
         second.cancelled.set()  # left
-        again = queue.submit("third", lambda: "newer")  # takes the place of the older question
+        repeated = queue.submit("third", lambda: "newer")  # takes the place of the older question
         go.set()
-        events = [await ticket.next_event() for ticket in (first, again)]
+        events = [await job.next_event() for job in (first, repeated)]
         while "answer" not in events[1]:
-            events[1] = await again.next_event()
+            events[1] = await repeated.next_event()
         dropped = [await third.next_event()]
         while "error" not in dropped[0]:
             dropped[0] = await third.next_event()
@@ -312,13 +312,13 @@ def test_a_visitor_who_hangs_up_ends_the_work(photographs, monkeypatch):
     from bilrp.app.collection_session import CollectionSession
     from bilrp.progress import progress_bar
 
-    begun, ended, hung_up = threading.Event(), threading.Event(), threading.Event()
+    started, ended, hung_up = threading.Event(), threading.Event(), threading.Event()
 
     def endless(self: CollectionSession, key: str) -> None:
         try:
             with progress_bar(False) as bar:
                 bar.start("regions", 10**9)
-                begun.set()
+                started.set()
                 while True:
                     hung_up.wait(0.01)
                     bar.advance()
@@ -334,7 +334,7 @@ def test_a_visitor_who_hangs_up_ends_the_work(photographs, monkeypatch):
                 b"POST /api/side HTTP/1.1\r\nHost: " + name + b"\r\nContent-Type: application/json\r\n"
                 b"Content-Length: " + str(len(body)).encode() + b"\r\n\r\n" + body
             )  # fmt: skip
-            assert begun.wait(120)
+            assert started.wait(120)
             assert b'"what":"regions"' in leaving.recv(4000) + leaving.recv(4000)
         assert ended.wait(120)
 

@@ -49,10 +49,10 @@ def notebook() -> dict[str, Any]:
 
 
 @contextmanager
-def lab(place: Path) -> Iterator[str]:
+def lab(location: Path) -> Iterator[str]:
     """JupyterLab on a free port with everything it writes below `place`; its address."""
     homes = {
-        name: str(place / name.lower())
+        name: str(location / name.lower())
         for name in (
             "HOME", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR",
             "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR",
@@ -70,19 +70,19 @@ def lab(place: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     command = [
         sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}",
-        f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={place / 'work'}",
+        f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={location / 'work'}",
         "--LabApp.extension_manager=readonly",
     ]  # fmt: skip
-    said = place / "said.txt"
-    with said.open("w") as log:
+    message = location / "said.txt"
+    with message.open("w") as log:
         child = subprocess.Popen(
-            command, cwd=place, env=os.environ | homes | {"PYTHONPATH": path}, stdout=log, stderr=log
+            command, cwd=location, env=os.environ | homes | {"PYTHONPATH": path}, stdout=log, stderr=log
         )
     try:
         about = Path(homes["JUPYTER_RUNTIME_DIR"]) / f"jpserver-{child.pid}.json"
         until = time.monotonic() + PATIENCE
         while not about.exists() or not about.read_text().endswith("}"):
-            assert child.poll() is None and time.monotonic() < until, said.read_text()
+            assert child.poll() is None and time.monotonic() < until, message.read_text()
             time.sleep(0.1)
         yield json.loads(about.read_text())["url"]
     finally:
@@ -119,7 +119,10 @@ def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, photograp
         tab = chromium.new_page(viewport={"width": 1400, "height": 1000}, reduced_motion="reduce")
         tab.set_default_timeout(1000 * PATIENCE)
         ours = (address, address.replace("http:", "ws:"), "data:", "blob:")
-        tab.on("request", lambda asked: None if asked.url.startswith(ours) else outside.append(asked.url))
+        tab.on(
+            "request",
+            lambda requested: None if requested.url.startswith(ours) else outside.append(requested.url),
+        )
         tab.goto(f"{address}lab/tree/look.ipynb?token={TOKEN}")
         # Not by the notebook's own circle, which is idle before there is a kernel: a cell run then asks for one.
         tab.locator(".jp-StatusBar-TextItem", has_text="Python 3 (ipykernel) | Idle").wait_for()
@@ -137,8 +140,10 @@ def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, photograp
         tab.keyboard.press("ArrowDown")
         tab.keyboard.press("Enter")
         wander.locator("p.note", has_text="Ranked by 1 of").wait_for()
-        near = [n.id for n in photographs.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8]
-        assert wander.locator("ol.near li").evaluate_all("all => all.map(el => el.dataset.id)") == near
+        neighbours = [
+            n.id for n in photographs.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8
+        ]
+        assert wander.locator("ol.near li").evaluate_all("all => all.map(el => el.dataset.id)") == neighbours
         wander.locator(".near[data-done=yes]").wait_for()
         assert printed(run(tab, 3), "open") == {"id": photographs.ids[8], "part": [8], "without": []}
         tab.close()

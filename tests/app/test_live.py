@@ -34,9 +34,9 @@ def test_other_settings_give_what_explain_gives(two):
         assert (
             about["live"] and about["choices"]["layers"] == [5] and about["name"] == "cat-0.jpg and cat-1.jpg"
         )
-        wish = {"rules": "γ = 0.1", "similarity": "dot", "regions": "16"}
-        before = post_query(client, "/api/plan", **wish)
-        (shown,) = post_query(client, "/api/live", **wish)
+        options = {"rules": "γ = 0.1", "similarity": "dot", "regions": "16"}
+        before = post_query(client, "/api/plan", **options)
+        (shown,) = post_query(client, "/api/live", **options)
         composite = composites.uniform(0.1)
         expected = bilrp.explain(
             encoder, *paths, composite=composite, similarity="dot", regions=bilrp.regions.grid(16)
@@ -49,7 +49,7 @@ def test_other_settings_give_what_explain_gives(two):
             for p in paths
         )
         assert before["gflop"] == pytest.approx(work / 1e9) and before["seconds"] > 0
-        assert post_query(client, "/api/plan", **wish)["gflop"] == 0  # at hand
+        assert post_query(client, "/api/plan", **options)["gflop"] == 0  # at hand
         layered = post_query(client, "/api/live", layers=[5], regions="16")
         assert layered[0]["title"].startswith("Layer 5")
         for bad in (

@@ -126,17 +126,17 @@ def test_a_group_has_its_most_typical_first(client, photographs):
     assert response["inside"] == pytest.approx(float(cosine[inside].mean()), rel=1e-5)
     outside = [p for p in range(30) if p not in inside]
     assert response["outside"] == pytest.approx(float(cosine[outside].mean()), rel=1e-5)
-    near = sorted(outside, key=lambda p: -float(cosine[p]))[:6]
-    assert [n["id"] for n in response["near"]] == [photographs.ids[p] for p in near]
+    neighbours = sorted(outside, key=lambda p: -float(cosine[p]))[:6]
+    assert [n["id"] for n in response["near"]] == [photographs.ids[p] for p in neighbours]
     assert response["count"] == 6 and response["untypical"] == [], "all six are typical"
 
 
 def test_of_a_large_group_the_least_typical_come_last_first(photographs):
-    opened = collection.open(photographs.path, photographs.encoder)
-    opened.items.groups = lambda: {"all": list(range(30))}
-    shown = analyses.describe_group(CollectionSession(opened), "all")
+    reopened = collection.open(photographs.path, photographs.encoder)
+    reopened.items.groups = lambda: {"all": list(range(30))}
+    shown = analyses.describe_group(CollectionSession(reopened), "all")
     cosine = torch.nn.functional.cosine_similarity(
-        torch.from_numpy(opened.embeddings), opened.mean("all")[None]
+        torch.from_numpy(reopened.embeddings), reopened.mean("all")[None]
     )
     order = cosine.argsort(descending=True, stable=True).tolist()
     assert [n["id"] for n in shown["typical"]] == [photographs.ids[p] for p in order[:6]]
@@ -145,16 +145,16 @@ def test_of_a_large_group_the_least_typical_come_last_first(photographs):
 
 
 def test_equal_neighbours_come_by_position_whatever_the_blocks(photographs, monkeypatch):
-    opened = collection.open(photographs.path, photographs.encoder).items
-    same = np.repeat(opened.resident[:3], 10, axis=0)
+    reopened = collection.open(photographs.path, photographs.encoder).items
+    same = np.repeat(reopened.resident[:3], 10, axis=0)
     for size in (30, 7, 1):
         monkeypatch.setattr(
-            opened, "iter_blocks", lambda size=size: (same[s : s + size] for s in range(0, 30, size))
+            reopened, "iter_blocks", lambda size=size: (same[s : s + size] for s in range(0, 30, size))
         )
-        opened.norms = np.linalg.norm(same, axis=1)
+        reopened.norms = np.linalg.norm(same, axis=1)
         for similarity in ("dot", "cosine"):
-            scores = opened.scores(same[0], similarity)
-            positions, best = opened.top_k(same[0], 12, similarity)
+            scores = reopened.scores(same[0], similarity)
+            positions, best = reopened.top_k(same[0], 12, similarity)
             assert positions.tolist() == np.argsort(-scores, kind="stable")[:12].tolist()
             assert best.tolist() == scores[positions].tolist()
 
@@ -212,8 +212,8 @@ def test_what_is_brought_is_a_query_and_not_added(client, photographs, folder):
     brought = client.post("/api/query?name=mine.jpg", content=content, headers={"content-type": "image/jpeg"})
     key = brought.json()["id"]
     assert brought.json()["name"] == "mine.jpg" and client.get("/api/about").json()["count"] == 30
-    near = post_query(client, "/api/neighbours", id=key, k=3)["neighbours"]
-    assert near[0]["name"] == "cat-1.jpg" and near[0]["score"] == pytest.approx(1, rel=1e-5)
+    neighbours = post_query(client, "/api/neighbours", id=key, k=3)["neighbours"]
+    assert neighbours[0]["name"] == "cat-1.jpg" and neighbours[0]["score"] == pytest.approx(1, rel=1e-5)
     by_part = post_query(client, "/api/neighbours", id=key, k=30, part=[3], similarity="dot")["neighbours"]
     own = post_query(client, "/api/neighbours", id=photographs.ids[7], k=29, part=[3], similarity="dot")[
         "neighbours"

@@ -67,8 +67,8 @@ def test_nothing_is_printed_about_requests_under_way(place: Path, signals: list[
                 link.close()
         for number in signals[:-1]:
             serving.process.send_signal(number)
-        _, said = serving.stop(signals[-1])
+        _, message = serving.stop(signals[-1])
         for link in links:
             link.close()
-    assert said.split() in ([], ["bilrp:", "interrupted"])
+    assert message.split() in ([], ["bilrp:", "interrupted"])
     assert serving.process.returncode in (-signals[0], 130)

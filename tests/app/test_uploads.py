@@ -109,11 +109,11 @@ def test_the_client_with_most_uploads_loses_its_oldest() -> None:
 
 
 def test_uploads_are_read_one_at_a_time_and_clients_take_turns() -> None:
-    begun, go, order, inside = threading.Event(), threading.Event(), list[str](), list[int]()
+    started, go, order, inside = threading.Event(), threading.Event(), list[str](), list[int]()
 
     def read(file: Path) -> None:
         inside.append(1)
-        begun.set()
+        started.set()
         go.wait(120)
         order.append(file.read_text())
         assert len(inside) == 1
@@ -129,7 +129,7 @@ def test_uploads_are_read_one_at_a_time_and_clients_take_turns() -> None:
             await uploads.read(upload(name[0], receive), read)
 
         tasks = [asyncio.ensure_future(arrive(name)) for name in ("a1", "a2", "a3", "a4", "b1", "c1")]
-        while not begun.is_set():
+        while not started.is_set():
             await asyncio.sleep(0.01)
         go.set()
         await asyncio.gather(*tasks)
@@ -138,8 +138,8 @@ def test_uploads_are_read_one_at_a_time_and_clients_take_turns() -> None:
     assert order[0] == "a1" and set(order[1:3]) == {"b1", "c1"} and order[3:] == ["a2", "a3", "a4"]
 
 
-def saved(place: Path, number: int) -> Path:
-    file = place / f"{number}.jpg"
+def saved(path: Path, number: int) -> Path:
+    file = path / f"{number}.jpg"
     file.write_bytes(jpeg(number))
     return file
 

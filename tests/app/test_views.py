@@ -21,8 +21,8 @@ def ranked(tab, words):
 
 
 def expected(photographs, at, **how):
-    near = photographs.nearest(at, 13, similarity="cosine", **how)
-    return [n.id for n in near if n.position != at][:12]
+    neighbours = photographs.nearest(at, 13, similarity="cosine", **how)
+    return [n.id for n in neighbours if n.position != at][:12]
 
 
 def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone(visit, photographs):
@@ -64,7 +64,7 @@ def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone
 def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, photographs):
     at = 8
     tab = visit(f"/item/{photographs.ids[at]}", height=560)  # so low that the picture does not fill its place
-    whole = ranked(tab, "Ranked by the whole")
+    full = ranked(tab, "Ranked by the whole")
     box = tab.locator(".board image").bounding_box()
 
     def spot(row, column):
@@ -75,12 +75,14 @@ def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, photographs
     tab.mouse.move(*spot(3, 4), steps=4)
     tab.mouse.up()
     part = [18, 19, 20, 26, 27, 28]
-    assert ranked(tab, "Ranked by 6 regions") == expected(photographs, at, part=part) != whole
+    assert ranked(tab, "Ranked by 6 regions") == expected(photographs, at, part=part) != full
     shown = tab.eval_on_selector_all(
         ".near .about b", "all => all.map(el => Number(el.textContent.replace('−', '-')))"
     )
-    near = [n for n in photographs.nearest(at, 13, part=part, similarity="cosine") if n.position != at][:12]
-    assert shown == pytest.approx([n.score for n in near], abs=6e-4)
+    neighbours = [n for n in photographs.nearest(at, 13, part=part, similarity="cosine") if n.position != at][
+        :12
+    ]
+    assert shown == pytest.approx([n.score for n in neighbours], abs=6e-4)
     assert tab.url.endswith("?part=18-20.26-28")
     tab.keyboard.down("Shift")
     tab.mouse.move(*spot(0, 0))
@@ -98,10 +100,10 @@ def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, photographs
 def test_an_address_restores_its_view(visit, photographs):
     tab = visit(f"/item/{photographs.ids[3]}?without=5-7&by=dot")
     tab.wait_for_selector(".near[data-done=yes]")
-    near = [n.id for n in photographs.nearest(3, 13, without=[5, 6, 7], similarity="dot") if n.position != 3][
-        :12
-    ]
-    assert names(tab) == near and tab.locator(".board [aria-selected=true]").count() == 3
+    neighbours = [
+        n.id for n in photographs.nearest(3, 13, without=[5, 6, 7], similarity="dot") if n.position != 3
+    ][:12]
+    assert names(tab) == neighbours and tab.locator(".board [aria-selected=true]").count() == 3
     tab.goto(tab.url.split("/item")[0] + "/?group=cat&words=3")
     tab.wait_for_selector(".grid li img")
     assert tab.locator(".grid li").count() == 1 and tab.input_value("[name=words]") == "3"
@@ -137,14 +139,14 @@ def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, phot
 
 def test_two_neighbours_are_set_against_each_other(visit, photographs):
     tab = visit(f"/item/{photographs.ids[0]}")
-    near = ranked(tab, "Ranked by the whole")
+    neighbours = ranked(tab, "Ranked by the whole")
     tab.click(".near li:nth-child(1) .versus")
     tab.click(".near li:nth-child(4) .versus")
     tab.wait_for_selector(".shows[data-done=yes]")
     cosine = photographs.nearest(0, 13, similarity="cosine")
     by_id = {n.id: n.score for n in cosine}
     score = float(tab.get_attribute(".shows li", "data-score"))
-    assert score == pytest.approx(by_id[near[0]] - by_id[near[3]], abs=1e-5)
+    assert score == pytest.approx(by_id[neighbours[0]] - by_id[neighbours[3]], abs=1e-5)
     tab.select_option("[name=first]", "group:cat")
     tab.select_option("[name=second]", "group:temple")
     tab.wait_for_url("**first=group*")

@@ -127,13 +127,13 @@ def wander(address, photographs, expected, seed, until):
         i = rng.randrange(len(photographs))
         part = None if rng.random() < 0.5 else [rng.randrange(64)]
         question = {"id": photographs.ids[i], "k": 3, "similarity": "dot", **({"part": part} if part else {})}
-        status, said = asked(address, "/api/neighbours", question, f"visitor{seed}")
+        status, message = asked(address, "/api/neighbours", question, f"visitor{seed}")
         if status == 503:
             busy += 1
         else:
-            assert status == 200 and [n["id"] for n in said["answer"]["neighbours"]] == expected(i, part), (
-                said
-            )
+            assert status == 200 and [n["id"] for n in message["answer"]["neighbours"]] == expected(
+                i, part
+            ), message
             right += 1
         status, picture = asked(address, f"/api/items/{photographs.ids[i]}/thumbnail")
         assert status == 503 or (status == 200 and picture[:2] == b"\xff\xd8")
@@ -178,8 +178,8 @@ def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
     with ServerProcess(tmp_path, "mine.lance", "--add") as second:
         _, after = second.request("/api/pair", {"a": ids[0], "b": ids[1]})
         # not made anew in the second run, where float32 parts would differ from the bfloat16 that is kept
-        again = second.request("/api/pair", {"a": ids[0], "b": ids[1]})[1]
-        assert after["answer"]["pairs"] == again["answer"]["pairs"]
+        repeated = second.request("/api/pair", {"a": ids[0], "b": ids[1]})[1]
+        assert after["answer"]["pairs"] == repeated["answer"]["pairs"]
         assert before["answer"]["breakdown"]["score"] == pytest.approx(after["answer"]["breakdown"]["score"])
         assert second.request("/api/map", {})[1] == atlas
         names = {item["id"]: item["name"] for item in second.request("/api/items")[1]["items"]}

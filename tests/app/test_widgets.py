@@ -26,12 +26,12 @@ def tab(chromium):
     """A page that stands for a notebook: it holds models and runs the widgets' modules."""
     page = chromium.new_page(viewport={"width": 1100, "height": 900}, reduced_motion="reduce")
     page.set_default_timeout(60_000)
-    trouble: list[str] = []
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("console", lambda message: trouble.append(message.text) if message.type == "error" else None)
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     yield page
     page.close()
-    assert trouble == []
+    assert errors == []
 
 
 def script(text):
@@ -46,7 +46,7 @@ def shown(tab, widgets, saved, asked=None):
     for number, widget in enumerate(widgets):
         tab.route(f"http://notebook.test/{number}.js", script(str(widget.trait_values()["_esm"])))
     tab.goto("http://notebook.test/")
-    for number, (place, widget) in enumerate(zip(("one", "two"), widgets, strict=False)):
+    for number, (path, widget) in enumerate(zip(("one", "two"), widgets, strict=False)):
         state = {
             name: widget.trait_values()[name]
             for name in ("payload", "styles")
@@ -57,7 +57,7 @@ def shown(tab, widgets, saved, asked=None):
                 const module = await import(`http://notebook.test/${number}.js`);
                 module.default.render({ model: window.model(place, state), el: document.getElementById(place) });
             }""",
-            [number, place, state],
+            [number, path, state],
         )
 
 
@@ -101,8 +101,8 @@ def test_a_collection_is_wandered_in_and_python_reads_what_is_chosen(tab, photog
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
     tab.locator("#one p.note", has_text="Ranked by 1 of").wait_for()
-    near = [n.id for n in photographs.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8]
-    assert tab.locator("#one ol.near li").evaluate_all(order) == near
+    neighbours = [n.id for n in photographs.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8]
+    assert tab.locator("#one ol.near li").evaluate_all(order) == neighbours
     widget.selected = saved[-1][1]
     assert widget.selected == {"id": photographs.ids[8], "part": [8], "without": []}
 

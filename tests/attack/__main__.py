@@ -58,25 +58,25 @@ def run(kinds: list[str], seed: int, jobs: int) -> list[Row]:
         while waiting and len(running) < jobs:
             kind = waiting.pop(0)
             here, there = fork.Pipe(duplex=False)
-            place = Path(tempfile.mkdtemp(prefix="bilrp-attack-"))
-            process = fork.Process(target=_one, args=(kind, seed, place, there))
+            path = Path(tempfile.mkdtemp(prefix="bilrp-attack-"))
+            process = fork.Process(target=_one, args=(kind, seed, path, there))
             process.start()
             there.close()
-            running[kind] = process, here, place
-        for kind, (process, here, place) in list(running.items()):
+            running[kind] = process, here, path
+        for kind, (process, here, path) in list(running.items()):
             if here.poll(0.05):
                 done += _received(kind, here, process)
                 process.join()
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
                 del running[kind]
     return done
 
 
-def _one(kind: str, seed: int, place: Path, there: Connection) -> None:
+def _one(kind: str, seed: int, path: Path, there: Connection) -> None:
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)  # what C libraries say about broken files is no news
     try:
-        result = importlib.import_module(f"attack.{kind}").attack(seed, place)
+        result = importlib.import_module(f"attack.{kind}").attack(seed, path)
         there.send(result if isinstance(result, list) else [result])
     except BaseException:
         row = Row(kind)

@@ -366,8 +366,10 @@ def _reference(x: Tensor) -> Tensor:
 
 def _slope(net: Twin, x: Tensor, way: Tensor, size: float) -> Tensor:
     """The derivative along `way`, by central differences of two sizes so that the error is of the fourth order."""
-    near, far = ((net(x + h * way, way)[0] - net(x - h * way, way)[0]) / (2 * h) for h in (size, 2 * size))
-    return (4 * near - far) / 3
+    neighbours, far = (
+        (net(x + h * way, way)[0] - net(x - h * way, way)[0]) / (2 * h) for h in (size, 2 * size)
+    )
+    return (4 * neighbours - far) / 3
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
@@ -377,7 +379,7 @@ def _apart(a: Tensor, b: Tensor) -> float:
     return off if off == off else float("inf")
 
 
-def attack(seed: int, place: Path) -> list[Row]:
+def attack(seed: int, path: Path) -> list[Row]:
     draw, row, worst = random.Random(seed), Row("attention"), 0.0
     for trial in range(TRIALS):
         spec = drawn(draw)
@@ -395,8 +397,8 @@ def attack(seed: int, place: Path) -> list[Row]:
 
 def _shrunk(spec: dict[str, Any], failure: Failure) -> str:
     def fails(layers: list[Layer]) -> bool:
-        again = check({**spec, "layers": layers})[0]
-        return isinstance(again, Failure) and again.what == failure.what
+        second = check({**spec, "layers": layers})[0]
+        return isinstance(second, Failure) and second.what == failure.what
 
     small = {**spec, "layers": fewest(spec["layers"], fails)}
     return cases.keep("attention", json.dumps(small).encode(), ".json")

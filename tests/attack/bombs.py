@@ -28,11 +28,11 @@ HUGE = 2_000_000_000
 MUCH = 1_200_000_000  # of packed zeros, which take time to pack
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, location: Path) -> Row:
     row = Row("bombs")
     worst_seconds, worst_bytes = (0.0, ""), (0, "")
     for name, (make, read) in BOMBS.items():
-        path = make(place / name.replace(" ", "-"))
+        path = make(location / name.replace(" ", "-"))
         with measured() as cost:
             try:
                 read(path)

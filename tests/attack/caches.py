@@ -48,16 +48,16 @@ def random_weights() -> dict[str, Tensor]:
     return result
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, folder: Path) -> Row:
     draw, row = random.Random(seed), Row("cache entries")
-    study = small_study(place / "cache")
+    study = small_study(folder / "cache")
     truth = study()
-    entries = sorted(path for path in (place / "cache").rglob("*.safetensors"))
-    whole = {path: path.read_bytes() for path in entries}
+    entries = sorted(path for path in (folder / "cache").rglob("*.safetensors"))
+    full = {path: path.read_bytes() for path in entries}
     for trial in range(TRIALS):
         damaged = draw.sample(entries, draw.choice((1, 1, 2, 3)))
         for path in damaged:
-            _damage(path, whole, draw)
+            _damage(path, full, draw)
         words = f"seed {seed} trial {trial} ({', '.join(path.parent.parent.name for path in damaged)})"
         try:
             result = study()
@@ -70,14 +70,14 @@ def attack(seed: int, place: Path) -> Row:
                 row.right += 1
             else:
                 row.failed("wrong", f"{words}: other numbers")
-        for path, data in whole.items():
+        for path, data in full.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-    row.add(_rows(draw, seed, place))
+    row.add(_rows(draw, seed, folder))
     return row
 
 
-def _damage(path: Path, whole: dict[Path, bytes], draw: random.Random) -> None:
+def _damage(path: Path, full: dict[Path, bytes], draw: random.Random) -> None:
     """Mutated, replaced by another entry, emptied, gone, or a folder in its place."""
     way = draw.randrange(10)
     if way == 0:
@@ -85,21 +85,21 @@ def _damage(path: Path, whole: dict[Path, bytes], draw: random.Random) -> None:
     elif way == 1:
         path.unlink()
     elif way == 2:
-        path.write_bytes(draw.choice(list(whole.values())))
+        path.write_bytes(draw.choice(list(full.values())))
     else:
-        path.write_bytes(mutated(whole[path], draw))
+        path.write_bytes(mutated(full[path], draw))
 
 
-def _rows(draw: random.Random, seed: int, place: Path) -> Row:
+def _rows(draw: random.Random, seed: int, folder: Path) -> Row:
     """Rows of numbers that a study keeps: as they were, or absent."""
     row, cache, numbers = (
         Row("cache entries"),
-        Cache(place / "rows"),
+        Cache(folder / "rows"),
         {"bilrp": [0.25, None, 1e-9], "names": ["å", "b"]},
     )
     for trial in range(TRIALS // 2):
         load_or_compute_row(cache, "ab12", lambda: numbers)
-        (path,) = (place / "rows").rglob("*.safetensors")
+        (path,) = (folder / "rows").rglob("*.safetensors")
         path.write_bytes(mutated(path.read_bytes(), draw))
         try:
             result = load_or_compute_row(cache, "ab12", lambda: numbers)

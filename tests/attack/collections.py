@@ -106,20 +106,20 @@ def check(path: Path, folder: Path) -> Failure | bool:
     return False if same is None else True if same else Failure("wrong", "opened with other values")
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, path: Path) -> Row:
     draw, row = random.Random(seed), Row("collections")
-    write_canary_modules(place)
-    os.chdir(place)
+    write_canary_modules(path)
+    os.chdir(path)
     for trial in range(TRIALS):
         kind = draw.choice(("bytes", "values", "values", "names", "options"))
         metadata, width = _hostile(kind, draw), truth()[0]["width"]
-        write_forged_collection(place / "x.lance", metadata, honest_rows(), width)
-        _count(row, check(place / "x.lance", place), f"seed {seed} trial {trial} ({kind}: {metadata!r:.200})")
+        write_forged_collection(path / "x.lance", metadata, honest_rows(), width)
+        _count(row, check(path / "x.lance", path), f"seed {seed} trial {trial} ({kind}: {metadata!r:.200})")
     for trial in range(FORGERIES):
-        what, words = _forged(draw, place / "x.lance")
-        _count(row, check(place / "x.lance", place), f"seed {seed} forgery {trial} ({what}: {words:.200})")
+        what, words = _forged(draw, path / "x.lance")
+        _count(row, check(path / "x.lance", path), f"seed {seed} forgery {trial} ({what}: {words:.200})")
         if what == "parts":
-            _count(row, check_parts(place / "x.lance"), f"seed {seed} forgery {trial} ({words})")
+            _count(row, check_parts(path / "x.lance"), f"seed {seed} forgery {trial} ({words})")
     os.chdir("/")
     return row
 
@@ -167,7 +167,7 @@ def _hostile(kind: str, draw: random.Random) -> dict[str, Any] | bytes:
 
 def _forged(draw: random.Random, path: Path) -> tuple[str, str]:
     """An honest description with one JSON text or a column of numbers that cannot be."""
-    rows, (said, _) = honest_rows(), truth()
+    rows, (message, _) = honest_rows(), truth()
     what = draw.choice(("view", "said", "row", "parts"))
     if what == "view":
         words = draw.choice(VIEWS)
@@ -181,7 +181,7 @@ def _forged(draw: random.Random, path: Path) -> tuple[str, str]:
         rows[draw.randrange(3)][words] = None
     else:
         words = draw.choice(SAID)
-    write_forged_collection(path, said, rows, said["width"])
+    write_forged_collection(path, message, rows, message["width"])
     if what == "said":
         tables.import_lance().dataset(tables.table_path(str(path), tables.ITEMS_TABLE)).update_config(
             {approximate_index.CONFIG_KEY: words}
@@ -189,7 +189,7 @@ def _forged(draw: random.Random, path: Path) -> tuple[str, str]:
     if what == "parts":
         words = draw.choice(("negative", "beyond", "unordered", "twice", "error", "short"))
         tables.append_rows(
-            str(path), tables.PARTS_TABLE, [forge_parts(words, said["width"])], tables.parts_schema()
+            str(path), tables.PARTS_TABLE, [forge_parts(words, message["width"])], tables.parts_schema()
         )
     return what, words
 

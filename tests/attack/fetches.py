@@ -32,9 +32,9 @@ downloads.fetch(package(archive))
 """
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, path: Path) -> Row:
     draw, row, server = random.Random(seed), Row("fetches"), Server()
-    archive = sdist(place / "executed")
+    archive = sdist(path / "executed")
     expected = package(archive)
     settings = {
         "PIP_INDEX_URL": f"{server.url}/simple", "PIP_CONFIG_FILE": os.devnull, "PIP_TIMEOUT": "2", "PIP_RETRIES": "0",
@@ -42,7 +42,7 @@ def attack(seed: int, place: Path) -> Row:
     try:
         for trial in range(TRIALS):
             simple(server, archive)
-            harm = _harmed(draw, server, archive, place)
+            harm = _harmed(draw, server, archive, path)
             words = f"seed {seed} trial {trial} ({harm})"
             try:
                 with mock.patch.dict(os.environ, settings):
@@ -61,17 +61,17 @@ def attack(seed: int, place: Path) -> Row:
                 row.right += 1
             else:
                 row.failed("wrong", f"{words}: another file was taken")
-            if (place / "executed").exists():
+            if (path / "executed").exists():
                 row.failed("executed", words)
     finally:
         server.close()
     return row
 
 
-def _harmed(draw: random.Random, server: Server, archive: bytes, place: Path) -> str:
+def _harmed(draw: random.Random, server: Server, archive: bytes, path: Path) -> str:
     """Change what the index says or sends."""
     file, page = "/files/toy-1.0.tar.gz", "/simple/toy/"
-    secret = place / "toy-1.0.tar.gz"
+    secret = path / "toy-1.0.tar.gz"
     secret.write_bytes(archive)
     elsewhere = (secret.as_uri(), "ftp://x/", file, "http://[", "//", "\\\\")
     ways: dict[str, Callable[[], object]] = {
@@ -118,12 +118,12 @@ def _short(data: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
     return answer
 
 
-def kill(draw: random.Random, row: Row, place: Path, seed: int, count: int) -> None:
+def kill(draw: random.Random, row: Row, location: Path, seed: int, count: int) -> None:
     """Fetches killed at any moment, also while pip runs: its process ends too, and the next fetch leaves nothing."""
-    server, cache, passing = Server(), place / "cache", place / "passing"
+    server, cache, passing = Server(), location / "cache", location / "passing"
     passing.mkdir(parents=True)
-    archive = sdist(place / "executed")
-    (place / "archive").write_bytes(archive)
+    archive = sdist(location / "executed")
+    (location / "archive").write_bytes(archive)
     simple(server, archive)
     server.routes["/files/toy-1.0.tar.gz"] = _slow(archive)
     environment = {
@@ -131,10 +131,10 @@ def kill(draw: random.Random, row: Row, place: Path, seed: int, count: int) -> N
         "PIP_INDEX_URL": f"{server.url}/simple", "PIP_CONFIG_FILE": os.devnull, "BILRP_CACHE": str(cache),
         "TMPDIR": str(passing), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }  # fmt: skip
-    command = [sys.executable, "-P", "-c", FETCHING, str(place / "archive")]
+    command = [sys.executable, "-P", "-c", FETCHING, str(location / "archive")]
     try:
         for trial in range(count):
-            child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, cwd=place)
+            child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, cwd=location)
             assert child.stdout is not None
             child.stdout.readline()
             time.sleep(draw.uniform(0.0, 2.5))
@@ -155,13 +155,13 @@ def kill(draw: random.Random, row: Row, place: Path, seed: int, count: int) -> N
                 row.right += 1
         server.routes["/files/toy-1.0.tar.gz"] = archive
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, cwd=place, check=False
+            command, env=environment, capture_output=True, text=True, cwd=location, check=False
         )
         results = [path for folder in (passing, cache) for path in folder.rglob("*") if path.is_file()]
         left = [path.name for path in results if path.name != "weights.bin"]
         if done.returncode or left:
             row.failed("litter", f"seed {seed}: after the next fetch: {left} {done.stderr[-200:]}")
-        if (place / "executed").exists():
+        if (location / "executed").exists():
             row.failed("executed", f"seed {seed}: setup.py ran")
     finally:
         server.close()
@@ -172,8 +172,8 @@ def _slow(data: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
         handler.send_response(200)
         handler.end_headers()
         try:
-            for place in range(0, len(data), 16):
-                handler.wfile.write(data[place : place + 16])
+            for position in range(0, len(data), 16):
+                handler.wfile.write(data[position : position + 16])
                 time.sleep(SLOW)
         except OSError:  # nobody listens any more
             pass

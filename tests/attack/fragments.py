@@ -35,36 +35,38 @@ def encoder() -> bilrp.Encoder:
 
 def numbers(path: Path) -> dict[str, list[float]]:
     """Neighbours and the parts of every item, by its id."""
-    opened = collection.open(path, encoder())
+    reopened = collection.open(path, encoder())
     answers = {}
-    for at, key in enumerate(opened.ids):
-        near = [
-            score for each in opened.nearest(at, ITEMS) for score in (each.score, opened.ids.index(each.id))
+    for at, key in enumerate(reopened.ids):
+        neighbours = [
+            score
+            for each in reopened.nearest(at, ITEMS)
+            for score in (each.score, reopened.ids.index(each.id))
         ]
-        answers[key] = near + opened.relevance(at, at).flatten().tolist()
+        answers[key] = neighbours + reopened.relevance(at, at).flatten().tolist()
     return answers
 
 
-def attack(seed: int, place: Path) -> Row:
-    draw, row, whole = random.Random(seed), Row("fragments"), place / "whole.lance"
+def attack(seed: int, folder: Path) -> Row:
+    draw, row, full = random.Random(seed), Row("fragments"), folder / "whole.lance"
     pixels = np.random.default_rng(seed).integers(0, 256, (ITEMS + 1, 16, 16, 3), dtype=np.uint8)
-    pictures = [place / f"{number}.png" for number in range(len(pixels))]
+    pictures = [folder / f"{number}.png" for number in range(len(pixels))]
     for path, each in zip(pictures, pixels, strict=True):
         Image.fromarray(each).save(path)
     for some in (pictures[:5], pictures[5:]):  # two fragments
-        opened = collection.build(some, encoder(), whole, parts=True)
-    opened.remove([0])
-    truth = numbers(whole)
+        reopened = collection.build(some, encoder(), full, parts=True)
+    reopened.remove([0])
+    truth = numbers(full)
     names = [
         each
         for name in (tables.ITEMS_TABLE, tables.PARTS_TABLE)
-        for each in file_checksums.list_files(name, tables.open_table(str(whole), name))
+        for each in file_checksums.list_files(name, tables.open_table(str(full), name))
     ]
     for trial in range(TRIALS):
-        path = shutil.copytree(whole, place / "trial.lance")
+        path = shutil.copytree(full, folder / "trial.lance")
         what = _damage(draw, path, [*names, file_checksums.FILENAME])
         words = f"seed {seed} trial {trial}: {what}"
-        harmless = _is_harmless(path, whole, names)
+        harmless = _is_harmless(path, full, names)
         with measured() as cost:
             _try(row, path, truth, words, harmless=harmless)
         if cost.over:
@@ -94,16 +96,15 @@ def _damage(draw: random.Random, path: Path, names: list[str]) -> str:
     return f"{way} of {file.relative_to(path)}"
 
 
-def _is_harmless(path: Path, whole: Path, names: list[str]) -> bool:
+def _is_harmless(path: Path, full: Path, names: list[str]) -> bool:
     """Whether the damage is confined to checksums of earlier versions' files, which nothing reads any more."""
     same_files = all(
-        (path / each).is_file() and (path / each).read_bytes() == (whole / each).read_bytes()
-        for each in names
+        (path / each).is_file() and (path / each).read_bytes() == (full / each).read_bytes() for each in names
     )
     if not same_files or not (path / file_checksums.FILENAME).is_file():
         return False
-    (kept, invalid), (expected, _) = file_checksums.read(str(path)), file_checksums.read(str(whole))
-    return not invalid and all(kept.get(each) == expected[each] for each in names)
+    (stored, invalid), (expected, _) = file_checksums.read(str(path)), file_checksums.read(str(full))
+    return not invalid and all(stored.get(each) == expected[each] for each in names)
 
 
 def _try(row: Row, path: Path, truth: dict[str, list[float]], words: str, *, harmless: bool) -> None:

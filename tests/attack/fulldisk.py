@@ -27,45 +27,45 @@ TRIALS = 24  # a round
 OLD = b"what was there before"
 
 
-def writers(place: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
+def writers(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
     """What writes, and the file that it makes or replaces."""
     result = stores.explanation("dot")
     report = Report("a title", "a summary", [Section("one", [Table(("a",), [(n,) for n in range(2000)])])])
-    cache = Cache(place)
+    cache = Cache(folder)
     entry = cache.path("features", "ab12")
 
     def weights() -> None:
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as raised:
             warnings.simplefilter("always")
-            if not downloads.write_to_cache(place / "w.bin", lambda path: path.write_bytes(bytes(50_000))):
-                assert "used from memory" in str(caught[0].message)
+            if not downloads.write_to_cache(folder / "w.bin", lambda path: path.write_bytes(bytes(50_000))):
+                assert "used from memory" in str(raised[0].message)
                 raise BilrpError("said, and used from memory")
 
     def drawn(path: Path) -> object:
         return figure.write(result, path)
 
     return {
-        "result .npz": (place / "why.npz", partial(result.save, place / "why.npz")),
-        "result .safetensors": (place / "why.safetensors", partial(result.save, place / "why.safetensors")),
-        "page": (place / "why.html", partial(write_page, result, place / "why.html")),
-        "picture .png": (place / "why.png", partial(drawn, place / "why.png")),
-        "picture .svg": (place / "why.svg", partial(drawn, place / "why.svg")),
-        "picture .pdf": (place / "why.pdf", partial(drawn, place / "why.pdf")),
-        "report": (place / "report.md", partial(report.write, place)),
+        "result .npz": (folder / "why.npz", partial(result.save, folder / "why.npz")),
+        "result .safetensors": (folder / "why.safetensors", partial(result.save, folder / "why.safetensors")),
+        "page": (folder / "why.html", partial(write_page, result, folder / "why.html")),
+        "picture .png": (folder / "why.png", partial(drawn, folder / "why.png")),
+        "picture .svg": (folder / "why.svg", partial(drawn, folder / "why.svg")),
+        "picture .pdf": (folder / "why.pdf", partial(drawn, folder / "why.pdf")),
+        "report": (folder / "report.md", partial(report.write, folder)),
         "cache": (entry, partial(cache.put, "features", "ab12", {"x": torch.rand(5000)})),
-        "weights": (place / "w.bin", weights),
+        "weights": (folder / "w.bin", weights),
     }
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, location: Path) -> Row:
     draw, row = random.Random(seed), Row("full disk")
-    small = place / "small"
+    small = location / "small"
     small.mkdir()
     mounted = _mounted(small)
     try:
         for trial in range(TRIALS):
             on_tmpfs = mounted and trial % 2 == 0
-            folder = small / f"{trial}" if on_tmpfs else place / f"{trial}"
+            folder = small / f"{trial}" if on_tmpfs else location / f"{trial}"
             folder.mkdir()
             name, (path, write) = draw.choice(list(writers(folder).items()))
             path.parent.mkdir(parents=True, exist_ok=True)

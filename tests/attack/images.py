@@ -40,14 +40,14 @@ def check(path: Path) -> Failure | bool:
     return read is not None
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, folder: Path) -> Row:
     draw, row = random.Random(seed), Row("images")
     files = list(seeds().items())
     for trial in range(TRIALS):
-        name, whole = draw.choice(files)
+        name, full = draw.choice(files)
         suffix = f".{name.partition(' ')[0]}"
-        data = mutated(whole, draw, [other for _, other in files])
-        path = place / f"trial{suffix}"
+        data = mutated(full, draw, [other for _, other in files])
+        path = folder / f"trial{suffix}"
         path.write_bytes(data)
         outcome = check(path)
         if isinstance(outcome, Failure):
@@ -67,8 +67,8 @@ def shrunk(path: Path, data: bytes, outcome: Failure) -> str:
 
     def fails(tried: bytes) -> bool:
         path.write_bytes(tried)
-        again = check(path)
-        return isinstance(again, Failure) and again.what == outcome.what
+        second = check(path)
+        return isinstance(second, Failure) and second.what == outcome.what
 
     return cases.keep(
         "images", smallest(data, fails, tries=200 if outcome.what == "foreign" else 12), path.suffix

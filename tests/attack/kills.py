@@ -22,11 +22,11 @@ from bilrp.render.report import Report, Section, Table
 SAVES, STUDIES, FETCHES = 12, 4, 4  # kills a round
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, path: Path) -> Row:
     draw, row = random.Random(seed), Row("kills")
-    _saving(draw, row, place / "saving", seed)
-    _studying(draw, row, place / "studying", seed)
-    fetches.kill(draw, row, place / "fetching", seed, FETCHES)
+    _saving(draw, row, path / "saving", seed)
+    _studying(draw, row, path / "studying", seed)
+    fetches.kill(draw, row, path / "fetching", seed, FETCHES)
     return row
 
 
@@ -43,9 +43,9 @@ def killed(work: Callable[[], object], after: float) -> None:
     os.waitpid(child, 0)
 
 
-def _saving(draw: random.Random, row: Row, place: Path, seed: int) -> None:
+def _saving(draw: random.Random, row: Row, folder: Path, seed: int) -> None:
     """Results, pages and reports, saved over and over: each file is the old or the new one, and opens."""
-    place.mkdir()
+    folder.mkdir()
     result = [stores.explanation(similarity) for similarity in ("dot", "cosine")]
     reports = [
         Report(f"title {n}", "what was found", [Section("one", [Table(("a",), [(n,)] * 500)])])
@@ -55,36 +55,36 @@ def _saving(draw: random.Random, row: Row, place: Path, seed: int) -> None:
     def save() -> None:
         for _ in range(10_000):
             for one, report in zip(result, reports, strict=True):
-                one.save(place / "why.npz")
-                one.save(place / "why.safetensors")
-                write_page(one, place / "why.html")
-                report.write(place)
+                one.save(folder / "why.npz")
+                one.save(folder / "why.safetensors")
+                write_page(one, folder / "why.html")
+                report.write(folder)
 
     for trial in range(SAVES):
         killed(save, draw.uniform(0.0, 0.4))
         words = f"seed {seed} save {trial}"
         for name in ("why.npz", "why.safetensors"):
-            path = place / name
+            path = folder / name
             try:
                 if path.exists() and not any(stores.same(Explanation.load(path), one) for one in result):
                     row.failed("lost", f"{words}: {name} holds something else")
             except BilrpError as error:
                 row.failed("lost", f"{words}: {error}")
         for name, end in (("why.html", "</html>"), ("report.html", "</html>"), ("results.json", "}")):
-            if (place / name).exists() and not (place / name).read_text().rstrip().endswith(end):
+            if (folder / name).exists() and not (folder / name).read_text().rstrip().endswith(end):
                 row.failed("lost", f"{words}: {name} is torn")
-        files.write_text(place / "next.txt", "the next start")
-        left = [path.name for path in place.iterdir() if files.is_partial(path)]
+        files.write_text(folder / "next.txt", "the next start")
+        left = [path.name for path in folder.iterdir() if files.is_partial(path)]
         if left:
             row.failed("litter", f"{words}: {left}")
         row.right += 1
 
 
-def _studying(draw: random.Random, row: Row, place: Path, seed: int) -> None:
+def _studying(draw: random.Random, row: Row, location: Path, seed: int) -> None:
     """A study killed again and again goes on where it stopped, and its numbers are those of an undisturbed one."""
-    truth = caches.small_study(place / "undisturbed")()
+    truth = caches.small_study(location / "undisturbed")()
     for trial in range(STUDIES):
-        folder = place / f"{trial}"
+        folder = location / f"{trial}"
         for _ in range(3):
             killed(lambda folder=folder: caches.small_study(folder)(), draw.uniform(0.0, 0.5))
         words = f"seed {seed} study {trial}"

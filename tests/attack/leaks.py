@@ -22,7 +22,7 @@ RUNS, FIRST = 200, 40  # the first runs fill caches that torch and Python keep
 MOST_BYTES = 25_000_000  # that the memory may grow in the runs after them
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, path: Path) -> Row:
     row = Row("leaks")
     torch.manual_seed(seed)
     models = {name: make().eval() for name, make in NETS.items()}
@@ -32,7 +32,7 @@ def attack(seed: int, place: Path) -> Row:
         if run == FIRST:
             before = _state(models)
         try:
-            _once(run, list(models.values()), inputs, place)
+            _once(run, list(models.values()), inputs, path)
         except Exception as error:
             row.failed("foreign", f"run {run}: {type(error).__name__}: {error}")
         else:
@@ -48,17 +48,17 @@ def attack(seed: int, place: Path) -> Row:
     return row
 
 
-def _once(run: int, models: list[torch.nn.Module], inputs: list[torch.Tensor], place: Path) -> None:
+def _once(run: int, models: list[torch.nn.Module], inputs: list[torch.Tensor], path: Path) -> None:
     """Explain, save, load, draw; and something that is refused on the way."""
     model = models[run % len(models)]
     composite = composites.hessian_product() if run % 2 else composites.uniform(0.25)
     explanation = bilrp.explain(
         model, inputs[run % 4], inputs[(run + 1) % 4], composite=composite, similarity="dot"
     )
-    bilrp.Explanation.load(explanation.save(place / "why.npz"))
+    bilrp.Explanation.load(explanation.save(path / "why.npz"))
     if run % 10 == 0:
         render_html(explanation)
-        figure.write(explanation, place / "why.png")
+        figure.write(explanation, path / "why.png")
     for broken in (torch.full((1, 5, 6), float("nan")), torch.ones(1, 2)):
         try:
             bilrp.decompose(model, broken)

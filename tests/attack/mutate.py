@@ -35,44 +35,44 @@ def mutated(data: bytes, draw: random.Random, others: Sequence[bytes] = ()) -> b
     for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):
         if not buffer:
             break
-        place = draw.randrange(min(len(buffer), HEAD) if draw.random() < 0.5 else len(buffer))
+        position = draw.randrange(min(len(buffer), HEAD) if draw.random() < 0.5 else len(buffer))
         kind = draw.randrange(9)
         if kind == 0:
-            buffer[place] ^= 1 << draw.randrange(8)
+            buffer[position] ^= 1 << draw.randrange(8)
         elif kind == 1:
-            buffer[place] = draw.randrange(256)
+            buffer[position] = draw.randrange(256)
         elif kind == 2:
             size = draw.choice((1, 2, 4, 8))
             number = draw.choice(ODD) & (256**size - 1)
-            buffer[place : place + size] = number.to_bytes(size, draw.choice(("little", "big")))
+            buffer[position : position + size] = number.to_bytes(size, draw.choice(("little", "big")))
         elif kind == 3:
-            del buffer[place:]
+            del buffer[position:]
         elif kind == 4:
-            del buffer[place : place + draw.randrange(1, 32)]
+            del buffer[position : position + draw.randrange(1, 32)]
         elif kind == 5:
             start = draw.randrange(len(buffer))
-            buffer[place:place] = buffer[start : start + draw.randrange(1, 256)]
+            buffer[position:position] = buffer[start : start + draw.randrange(1, 256)]
         elif kind == 6:
-            buffer[place : place + 64] = draw.randbytes(draw.randrange(64))
+            buffer[position : position + 64] = draw.randbytes(draw.randrange(64))
         elif kind == 7 and others:
             other = draw.choice(others)
             start = draw.randrange(len(other))
-            buffer[place : place + 256] = other[start : start + draw.randrange(1, 256)]
+            buffer[position : position + 256] = other[start : start + draw.randrange(1, 256)]
         else:
             size = draw.randrange(1, 64)
-            buffer[place : place + size] = bytes(len(buffer[place : place + size]))
-    whole = bytes(buffer)
-    return with_right_sums(whole) if whole.startswith(b"\x89PNG") and draw.random() < 0.8 else whole
+            buffer[position : position + size] = bytes(len(buffer[position : position + size]))
+    full = bytes(buffer)
+    return with_right_sums(full) if full.startswith(b"\x89PNG") and draw.random() < 0.8 else full
 
 
 def with_right_sums(png: bytes) -> bytes:
     """The same chunks, each with the checksum it should have: what is wrong in them gets past the first door."""
-    buffer, place = bytearray(png[:8]), 8
-    while place + 8 <= len(png):
-        (size,) = struct.unpack(">I", png[place : place + 4])
-        chunk = png[place + 4 : place + 8 + size]
+    buffer, position = bytearray(png[:8]), 8
+    while position + 8 <= len(png):
+        (size,) = struct.unpack(">I", png[position : position + 4])
+        chunk = png[position + 4 : position + 8 + size]
         buffer += struct.pack(">I", size) + chunk + struct.pack(">I", zlib.crc32(chunk))
-        place += 12 + size
+        position += 12 + size
     return bytes(buffer)
 
 
@@ -84,15 +84,15 @@ def smallest(data: bytes, fails: Callable[[bytes], bool], tries: int = 400) -> b
     """
     size = len(data)
     while size >= 1 and tries > 0:
-        size, place = max(size // 2, 1), 0
+        size, position = max(size // 2, 1), 0
         shorter = False
-        while place < len(data) and tries > 0:
+        while position < len(data) and tries > 0:
             tries -= 1
-            tried = data[:place] + data[place + size :]
+            tried = data[:position] + data[position + size :]
             if fails(tried):
                 data, shorter = tried, True
             else:
-                place += size
+                position += size
         if size == 1 and not shorter:
             break
     return data
@@ -104,11 +104,11 @@ def fewest(items: list, fails: Callable[[list], bool]) -> list:
     >>> fewest([1, 2, 3, 4], lambda items: 3 in items)
     [3]
     """
-    place = 0
-    while place < len(items):
-        tried = items[:place] + items[place + 1 :]
+    position = 0
+    while position < len(items):
+        tried = items[:position] + items[position + 1 :]
         if fails(tried):
-            items, place = tried, 0
+            items, position = tried, 0
         else:
-            place += 1
+            position += 1
     return items

@@ -34,9 +34,9 @@ def net():
 """
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, path: Path) -> Row:
     draw, row = random.Random(seed), Row("names")
-    os.chdir(place)
+    os.chdir(path)
     Path("named_net.py").write_text(ENCODER)
     names = []
     for trial in range(TRIALS):
@@ -47,10 +47,10 @@ def attack(seed: int, place: Path) -> Row:
         outcome = _explained(name, f"out{trial}")
         if outcome:
             row.failed("foreign", f"seed {seed} {to_printable(name)}: {outcome}")
-    _reported(names, place)
-    pages = [*(place / f"out{trial}.html" for trial in range(TRIALS)), place / "report" / "report.html"]
+    _reported(names, path)
+    pages = [*(path / f"out{trial}.html" for trial in range(TRIALS)), path / "report" / "report.html"]
     _opened([page for page in pages if page.exists()], row, seed)
-    markdown = (place / "report" / "report.md").read_text("utf-8")
+    markdown = (path / "report" / "report.md").read_text("utf-8")
     if any(word in markdown for word in ("<script", "<img", "<svg", "\x1b", "\u202e")):
         row.failed("executed", f"seed {seed}: report.md holds what a viewer would run")
     return row
@@ -81,10 +81,10 @@ def _explained(name: str, out: str) -> str:
     return ""
 
 
-def _reported(names: list[str], place: Path) -> None:
+def _reported(names: list[str], path: Path) -> None:
     table = Table(("file", "reason"), [(name, 1.0) for name in names], caption=names[0])
     sections = [Section(name, [Paragraph(name), table]) for name in names]
-    Report(names[0], names[-1], sections, results={"skipped": names}).write(place / "report")
+    Report(names[0], names[-1], sections, results={"skipped": names}).write(path / "report")
 
 
 def _opened(pages: list[Path], row: Row, seed: int) -> None:
@@ -97,16 +97,16 @@ def _opened(pages: list[Path], row: Row, seed: int) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+        reopened = play.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for page in pages:
-            tab, asked, talked = opened.new_page(), [], []
+            tab, requested, talked = reopened.new_page(), [], []
             tab.set_default_timeout(120_000)  # a busy machine is not an attack that came through
-            tab.on("request", lambda request, asked=asked: asked.append(request.url))
+            tab.on("request", lambda request, requested=requested: requested.append(request.url))
             tab.on("dialog", lambda dialog, talked=talked: talked.append(dialog.message) or dialog.dismiss())
             tab.goto(page.as_uri(), wait_until="load")
             tab.mouse.move(200, 200)
             hit = tab.evaluate("() => window.hit")
-            far = [url for url in asked if not url.startswith(("file:", "data:", "blob:"))]
+            far = [url for url in requested if not url.startswith(("file:", "data:", "blob:"))]
             if hit is not None or talked:
                 row.failed("executed", f"seed {seed}: {page.name}: {hit} {talked}")
             elif far:
@@ -114,4 +114,4 @@ def _opened(pages: list[Path], row: Row, seed: int) -> None:
             else:
                 row.right += 1
             tab.close()
-        opened.close()
+        reopened.close()

@@ -249,7 +249,7 @@ def _apart(a: Tensor, b: Tensor) -> float:
     return off if off == off else float("inf")
 
 
-def attack(seed: int, place: Path) -> list[Row]:
+def attack(seed: int, path: Path) -> list[Row]:
     draw, row, plans = random.Random(seed), Row("nets"), Row("forced plans")
     for trial in range(TRIALS):
         spec = drawn(draw)
@@ -266,8 +266,8 @@ def attack(seed: int, place: Path) -> list[Row]:
 
 def _shrunk(spec: dict[str, Any], outcome: Failure) -> str:
     def fails(layers: list[Layer]) -> bool:
-        again = check({**spec, "layers": layers})[0]
-        return isinstance(again, Failure) and again.what == outcome.what
+        second = check({**spec, "layers": layers})[0]
+        return isinstance(second, Failure) and second.what == outcome.what
 
     small = {**spec, "layers": fewest(spec["layers"], fails)}
     return cases.keep("nets", json.dumps(small).encode(), ".json")

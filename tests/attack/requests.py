@@ -58,14 +58,14 @@ class Client:
         return self.send(b"POST", b"/api/query", body, authorization=f"Bearer {self.token}", **headers)
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, path: Path) -> Row:
     draw, row = random.Random(seed), Row("requests")
     pictures = [Image.effect_noise((32, 32), 40 + k).convert("RGB") for k in range(3)]
-    opened = collection.build(pictures, tiny_encoder(), place / "noise.lance")
+    reopened = collection.build(pictures, tiny_encoder(), path / "noise.lance")
     buffer = io.BytesIO()
     pictures[0].save(buffer, "PNG")
     with (
-        run_server(partial(server.make_collection_app, opened, add=True), writable=True) as address,
+        run_server(partial(server.make_collection_app, reopened, add=True), writable=True) as address,
         measured() as cost,
     ):
         client = Client(address)

@@ -86,23 +86,23 @@ def check(path: Path, truth: Explanation | Decomposition | None) -> Failure | bo
     return True if same(loaded, truth) else Failure("wrong", "loaded with other numbers")
 
 
-def attack(seed: int, place: Path) -> Row:
+def attack(seed: int, folder: Path) -> Row:
     draw, row = random.Random(seed), Row("results")
-    whole: list[tuple[Explanation | Decomposition, str, bytes]] = []
+    full: list[tuple[Explanation | Decomposition, str, bytes]] = []
     for similarity in ("dot", "cosine", "squared_distance"):
         for suffix in store.SUFFIXES:
             original = explanation(similarity)
             for truth in (original, original.a):
-                whole.append((truth, suffix, truth.save(place / f"whole{suffix}").read_bytes()))
+                full.append((truth, suffix, truth.save(folder / f"whole{suffix}").read_bytes()))
     for trial in range(TRIALS):
-        truth, suffix, data = draw.choice(whole)
-        path, broken = place / f"trial{suffix}", mutated(data, draw, [other for _, _, other in whole])
+        truth, suffix, data = draw.choice(full)
+        path, broken = folder / f"trial{suffix}", mutated(data, draw, [other for _, _, other in full])
         path.write_bytes(broken)
         outcome = check(path, truth)
         saved_case = _shrunk(path, broken, truth, outcome) if isinstance(outcome, Failure) else ""
         _count(row, outcome, f"seed {seed} trial {trial}", saved_case)
     for trial in range(FORGERIES):
-        what, path = _forged(draw, explanation(draw.choice(("dot", "squared_distance"))), place)
+        what, path = _forged(draw, explanation(draw.choice(("dot", "squared_distance"))), folder)
         outcome = check(path, None)
         if outcome is True:
             outcome = Failure("wrong", f"a forged {what} was believed")
@@ -122,8 +122,8 @@ def _count(row: Row, outcome: Failure | bool, words: str, saved_case: str = "") 
 def _shrunk(path: Path, data: bytes, truth: Explanation | Decomposition, outcome: Failure) -> str:
     def fails(tried: bytes) -> bool:
         path.write_bytes(tried)
-        again = check(path, truth)
-        return isinstance(again, Failure) and again.what == outcome.what
+        second = check(path, truth)
+        return isinstance(second, Failure) and second.what == outcome.what
 
     # A case is tried again without what it was made from, so of "wrong" only the words are kept.
     if outcome.what == "wrong":
@@ -131,7 +131,7 @@ def _shrunk(path: Path, data: bytes, truth: Explanation | Decomposition, outcome
     return cases.keep("results", smallest(data, fails, tries=200), path.suffix)
 
 
-def _forged(draw: random.Random, original: Explanation, place: Path) -> tuple[str, Path]:
+def _forged(draw: random.Random, original: Explanation, path: Path) -> tuple[str, Path]:
     """A file with a right checksum over something that cannot be."""
     tensors, words = serialize_explanation(original)
     name = draw.choice(
@@ -141,7 +141,7 @@ def _forged(draw: random.Random, original: Explanation, place: Path) -> tuple[st
         words["score"] = draw.choice(
             [(original.score + 1).hex(), "nan", "inf", "", "0x", "1e400", "score", "\ud800"]
         )
-        return name, store.write(place / "forged.npz", tensors, words)
+        return name, store.write(path / "forged.npz", tensors, words)
     tensor = tensors[name]
     ways = ["shape", "empty", "flat", "dropped"]
     ways += ["nan", "inf", "integers"] if tensor.is_floating_point() else ["beyond", "below", "floats"]
@@ -157,4 +157,4 @@ def _forged(draw: random.Random, original: Explanation, place: Path) -> tuple[st
     }.get(way, lambda: changed)()  # fmt: skip
     if way == "dropped":
         del tensors[name]
-    return f"{name} {way}", store.write(place / f"forged{draw.choice(store.SUFFIXES)}", tensors, words)
+    return f"{name} {way}", store.write(path / f"forged{draw.choice(store.SUFFIXES)}", tensors, words)

@@ -52,7 +52,7 @@ def switches() -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def attack(seed: int, place: Path, each: int = EACH) -> Row:
+def attack(seed: int, path: Path, each: int = EACH) -> Row:
     """`each` decompositions a thread, for every net and composite."""
     row = Row("threads")
     for net, make in NETS.items():

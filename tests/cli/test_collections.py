@@ -58,8 +58,8 @@ def test_the_part_is_said_and_the_neighbours_before_they_are_explained(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
-    asked = ("search", "x.lance", *AGAIN, "a.png", "--part", "0,0,30,20", "-k", "2", "-o", "why.html")
-    code, out, _ = bilrp_command(*asked)
+    requested = ("search", "x.lance", *AGAIN, "a.png", "--part", "0,0,30,20", "-k", "2", "-o", "why.html")
+    code, out, _ = bilrp_command(*requested)
     assert code == 0 and "Nearest to a.png by its box 0,0,30,20 (" in out
     assert "by its box 0,0,30,20 (" in (more / "why.html").read_text()
     code, _, err = bilrp_command("search", "x.lance", *AGAIN, "a.png", "-k", "40", "-o", "why.html")
@@ -69,7 +69,7 @@ def test_the_part_is_said_and_the_neighbours_before_they_are_explained(
         raise InputError("interrupted")
 
     monkeypatch.setattr("bilrp.collection.core.Collection.explain", interrupted)
-    code, out, err = bilrp_command(*asked)
+    code, out, err = bilrp_command(*requested)
     assert code != 0 and "interrupted" in err and "b.png" in out
 
 
@@ -93,8 +93,10 @@ def test_a_plain_search_takes_nothing_apart(
     expected = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json", "-o", "why.html")[1])
     monkeypatch.setattr("bilrp.collection.core.decompose_item", lambda *_: pytest.fail("it was taken apart"))
     output = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json")[1])
-    for near, before in zip(output["neighbours"], expected["neighbours"], strict=True):
-        assert near["name"] == before["name"] and near["score"] == pytest.approx(before["score"], rel=1e-5)
+    for neighbours, before in zip(output["neighbours"], expected["neighbours"], strict=True):
+        assert neighbours["name"] == before["name"] and neighbours["score"] == pytest.approx(
+            before["score"], rel=1e-5
+        )
 
 
 def test_an_audit_and_its_report(more: Path, bilrp_command) -> None:  # noqa: F811

@@ -85,9 +85,9 @@ def bilrp_command(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["bilrp", *arguments])
         for name in ("stdout", "stderr"):  # capsys' streams cannot be reconfigured
             monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit) as raised:
             cli.main()
-        code = caught.value.code
+        code = raised.value.code
         out, err = capsys.readouterr()
         return (code if isinstance(code, int) else 0), out, err
 
@@ -249,14 +249,14 @@ def test_an_encoder_that_raises_is_named_in_one_line(place, bilrp_command, monke
     assert expected in err and not (place / "why.png").exists()
 
 
-def bad_files(place: Path) -> dict[str, str]:
+def bad_files(path: Path) -> dict[str, str]:
     """Files that cannot be explained, and a word of what is said about each."""
-    (place / "text.png").write_text("not an image")
+    (path / "text.png").write_text("not an image")
     buffer = io.BytesIO()
     Image.fromarray(np.random.default_rng(1).integers(0, 256, (99, 99, 3), np.uint8)).save(buffer, "png")
-    (place / "cut.png").write_bytes(buffer.getvalue()[:5000])
-    (place / "folder").mkdir()
-    (place / "empty.jpg").touch()
+    (path / "cut.png").write_bytes(buffer.getvalue()[:5000])
+    (path / "folder").mkdir()
+    (path / "empty.jpg").touch()
     return {
         "text.png": "not a supported image file",
         "cut.png": "damaged",
@@ -312,7 +312,7 @@ def test_failed_writing_leaves_the_old_file(place, bilrp_command, monkeypatch):
     assert not [p for p in place.iterdir() if p.name.startswith(".")]
 
 
-def command(place: Path, *arguments: str, limits=lambda: None, **environment: str) -> subprocess.Popen:
+def command(path: Path, *arguments: str, limits=lambda: None, **environment: str) -> subprocess.Popen:
     source = str(Path(bilrp.__file__).parents[1])
 
     def prepare() -> None:
@@ -322,7 +322,7 @@ def command(place: Path, *arguments: str, limits=lambda: None, **environment: st
 
     return subprocess.Popen(
         [sys.executable, "-m", "bilrp", *arguments],
-        cwd=place,
+        cwd=path,
         env={**os.environ, "PYTHONPATH": source, "PYTHONIOENCODING": "ascii", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

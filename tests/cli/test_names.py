@@ -54,9 +54,9 @@ def test_explain_shows_a_name_and_does_not_obey_it(place, monkeypatch, capfdbina
     outputs = [f"out{suffix}" for suffix in (".png", ".svg", ".pdf", ".html", ".npz")]
     options = [word for output in outputs for word in ("-o", output)]
     assert called(monkeypatch, "explain", path, path, "-e", "named_net:net", *options) == 0
-    output, trouble = capfdbinary.readouterr()
+    output, errors = capfdbinary.readouterr()
     assert all(Path(output).stat().st_size for output in outputs)
-    shown = output + trouble
+    shown = output + errors
     assert b"\x1b" not in shown and b"\x07" not in shown and b"\x9b2J" not in shown and b"\r" not in shown
     assert to_printable(path).encode() in output
     page = Path("out.html").read_text("utf-8")
@@ -70,8 +70,8 @@ def test_json_and_errors_hold_such_names_too(place, monkeypatch, capfdbinary):
     output = capfdbinary.readouterr()[0]
     assert json.loads(output)["a"] == path and b"\x1b" not in output
     assert called(monkeypatch, "explain", path + "\n", path, "-e", "named_net:net") == 2
-    output, trouble = capfdbinary.readouterr()
-    assert trouble.count(b"\n") == 1 and b"\x1b" not in trouble and b"\\xff\\x1b[2J.png\\x0a" in trouble
+    output, errors = capfdbinary.readouterr()
+    assert errors.count(b"\n") == 1 and b"\x1b" not in errors and b"\\xff\\x1b[2J.png\\x0a" in errors
 
 
 def test_errors_are_one_line():

@@ -36,10 +36,10 @@ def command(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "argv", ["bilrp", *arguments])
         for name in ("stdout", "stderr"):
             monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit) as raised:
             cli.main()
         out, err = capsys.readouterr()
-        return (caught.value.code if isinstance(caught.value.code, int) else 0), out, err
+        return (raised.value.code if isinstance(raised.value.code, int) else 0), out, err
 
     return run
 

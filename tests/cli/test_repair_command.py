@@ -25,9 +25,9 @@ def scans(place: Path, bilrp_command) -> Path:  # noqa: F811
     (place / "scans").mkdir()
     scenes = rng.integers(60, 200, (30, 5, 5, 3), dtype=np.uint8)
     for number in range(60):
-        whole = Image.fromarray(scenes[number // 2]).resize((72, 72), Image.Resampling.BICUBIC)
+        full = Image.fromarray(scenes[number // 2]).resize((72, 72), Image.Resampling.BICUBIC)
         shift = 4 * (number % 2)
-        picture = whole.crop((shift, shift, 64 + shift, 64 + shift))
+        picture = full.crop((shift, shift, 64 + shift, 64 + shift))
         if number % 3 == 0:
             ImageDraw.Draw(picture).rectangle((0, 52, 64, 64), "black", "white", 2)
         picture.save(place / "scans" / f"{number:02}.png")
@@ -41,25 +41,25 @@ def test_from_a_box_to_a_search(scans: Path, bilrp_command) -> None:  # noqa: F8
     )
     assert code == 0, err
     assert "in 20 of 60 items" in out and "neighbours restored" in out and "--repair bar.safetensors" in out
-    found = json.loads(
+    answer = json.loads(
         bilrp_command("search", "x.lance", *AGAIN, "00.png", "--repair", "bar.safetensors", "--json")[1]
     )
     plain = json.loads(bilrp_command("search", "x.lance", *AGAIN, "00.png", "--json")[1])
-    stamped = [sum(int(n["name"][:2]) % 3 == 0 for n in each["neighbours"]) for each in (plain, found)]
+    stamped = [sum(int(n["name"][:2]) % 3 == 0 for n in each["neighbours"]) for each in (plain, answer)]
     assert stamped[1] < stamped[0]
     # what a vector database does: correct all rows, then rank by cosine
     repair = Repair.load(scans / "bar.safetensors")
-    opened = bilrp.collection.open(scans / "x.lance")
-    rows = repair.apply(opened.embeddings)
+    reopened = bilrp.collection.open(scans / "x.lance")
+    rows = repair.apply(reopened.embeddings)
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    query = opened.names.index("00.png")
+    query = reopened.names.index("00.png")
     order = np.argsort(-(rows @ rows[query]))
-    expected = [opened.names[i] for i in order if i != query][:10]
-    assert [n["name"] for n in found["neighbours"]] == expected
+    expected = [reopened.names[i] for i in order if i != query][:10]
+    assert [n["name"] for n in answer["neighbours"]] == expected
 
 
 def test_explanations_say_that_they_are_repaired(scans: Path, bilrp_command) -> None:  # noqa: F811
-    asked = (
+    requested = (
         "repair",
         "x.lance",
         *AGAIN,
@@ -71,7 +71,7 @@ def test_explanations_say_that_they_are_repaired(scans: Path, bilrp_command) -> 
         "b.safetensors",
         "--json",
     )
-    answer = json.loads(bilrp_command(*asked)[1])
+    answer = json.loads(bilrp_command(*requested)[1])
     assert answer["report"]["after"]["restored"] > answer["report"]["before"]["restored"]
     (scans / "new.png").write_bytes((scans / "scans" / "03.png").read_bytes())
     code, out, err = bilrp_command(

@@ -27,10 +27,10 @@ def show(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["bilrp", "show", *arguments])
         for name in ("stdout", "stderr"):  # capsys' streams cannot be reconfigured
             monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit) as raised:
             cli.main()
         out, err = capsys.readouterr()
-        code = caught.value.code
+        code = raised.value.code
         return (code if isinstance(code, int) else 0), out, err
 
     return run
@@ -54,8 +54,8 @@ def test_and_drawn_again(show):
     )
     assert code == 0 and out.count("wrote again") == 3
     assert "<title>Again" in Path("again.html").read_text()
-    again, stored = bilrp.Explanation.load("again.npz"), bilrp.Explanation.load("why.npz")
-    assert torch.equal(again.relevance, stored.relevance) and again.score == stored.score
+    second, stored = bilrp.Explanation.load("again.npz"), bilrp.Explanation.load("why.npz")
+    assert torch.equal(second.relevance, stored.relevance) and second.score == stored.score
 
 
 def test_what_cannot_be_shown_is_one_line(show, tmp_path):

@@ -33,10 +33,10 @@ def command(folder: Path, monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         for name in ("stdout", "stderr"):
             monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit) as raised:
             cli.main()
         out, err = capsys.readouterr()
-        return (caught.value.code if isinstance(caught.value.code, int) else 0), out, err
+        return (raised.value.code if isinstance(raised.value.code, int) else 0), out, err
 
     return run
 
@@ -130,16 +130,16 @@ def test_words_are_coloured_by_their_share(folder: Path, monkeypatch: pytest.Mon
 def test_marks_are_told_and_listed_on_demand(command, folder: Path) -> None:
     given = ("explain", "The cat sat.", "Two kittens rested.", "-e", f"sentence:{folder}", "--top", "40")
     _, plain, _ = command(*given, "-o", "why.npz")
-    code, asked, _ = command("show", "why.npz", "--top", "40", "--special-tokens")
+    code, requested, _ = command("show", "why.npz", "--top", "40", "--special-tokens")
     assert code == 0 and "[CLS]" not in plain and "“”" not in plain
-    assert "  [CLS] The cat sat. [SEP]" in asked and "“[CLS]” ↔ “[SEP]”" in asked
-    assert "special tokens" in plain and "special tokens" in asked
-    whole, few = (json.loads(command(*given, "--json", *more)[1]) for more in ((), ("--special-tokens",)))
-    assert 0 < len(whole["top"]) < len(few["top"]) and whole["special_tokens"] == few["special_tokens"] != 0
-    parts = whole["positive"] + whole["negative"] + whole["special_tokens"] + whole["unattributed"]
-    assert parts == pytest.approx(whole["score"], rel=1e-9)
+    assert "  [CLS] The cat sat. [SEP]" in requested and "“[CLS]” ↔ “[SEP]”" in requested
+    assert "special tokens" in plain and "special tokens" in requested
+    full, few = (json.loads(command(*given, "--json", *more)[1]) for more in ((), ("--special-tokens",)))
+    assert 0 < len(full["top"]) < len(few["top"]) and full["special_tokens"] == few["special_tokens"] != 0
+    parts = full["positive"] + full["negative"] + full["special_tokens"] + full["unattributed"]
+    assert parts == pytest.approx(full["score"], rel=1e-9)
     numbers = {pair["a"]["region"]: pair["a"]["name"] for pair in few["top"]}
-    assert all(numbers[pair["a"]["region"]] == pair["a"]["name"] for pair in whole["top"]), "as in the file"
+    assert all(numbers[pair["a"]["region"]] == pair["a"]["name"] for pair in full["top"]), "as in the file"
 
 
 def test_marks_in_the_page_of_several(command, folder: Path, tmp_path: Path) -> None:

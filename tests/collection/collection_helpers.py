@@ -46,9 +46,9 @@ def write_scenes(folder: Path, count: int, *, stamped: bool) -> Path:
     folder.mkdir()
     for number in range(count):
         pixels = rng.integers(60, 200, (5, 5, 3), dtype=np.uint8)
-        whole = Image.fromarray(pixels).resize((72, 72), Image.Resampling.BICUBIC)
+        full = Image.fromarray(pixels).resize((72, 72), Image.Resampling.BICUBIC)
         for view in range(2):
-            picture = whole.crop((4 * view, 4 * view, 64 + 4 * view, 64 + 4 * view))
+            picture = full.crop((4 * view, 4 * view, 64 + 4 * view, 64 + 4 * view))
             if stamped and (2 * number + view) % 3 == 0:
                 draw = ImageDraw.Draw(picture)
                 draw.rectangle((0, 52, 64, 64), "black")
@@ -61,10 +61,10 @@ def write_pictures(folder: Path, count: int, *, seed: int = 0) -> Path:
     """Smooth noise, each picture its own, in two groups."""
     rng = np.random.default_rng(seed)
     for number in range(count):
-        place = folder / ("even", "odd")[number % 2]
-        place.mkdir(parents=True, exist_ok=True)
+        path = folder / ("even", "odd")[number % 2]
+        path.mkdir(parents=True, exist_ok=True)
         small = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
-        small.resize((48, 36), Image.Resampling.BICUBIC).save(place / f"{number:03}.png")
+        small.resize((48, 36), Image.Resampling.BICUBIC).save(path / f"{number:03}.png")
     return folder
 
 
@@ -85,9 +85,9 @@ def write_items(path: Path, embeddings: np.ndarray, *, first: int = 0) -> ItemsT
 
 def open_items_on_disk(path: Path) -> ItemsTable:
     """The items of a collection, no embedding held in memory."""
-    found = collection.open(path).items
-    found.max_resident_bytes = 0
-    return found
+    indexed = collection.open(path).items
+    indexed.max_resident_bytes = 0
+    return indexed
 
 
 def run_command(

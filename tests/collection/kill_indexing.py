@@ -47,13 +47,13 @@ def read_state(path: Path) -> dict[str, Any]:
     """What the collection holds: ids in their order, embeddings and parts, as hashes."""
     if tables.open_table(str(path), tables.ITEMS_TABLE) is None:
         return {"ids": [], "embeddings": [], "parts": {}}
-    found = core.open(path, tiny_encoder())
-    kept = sorted(found.parts.ids)
+    result = core.open(path, tiny_encoder())
+    stored = sorted(result.parts.ids)
     parts = {
         key: _hash(assert_not_none(packed).bits.tobytes())
-        for key, packed in zip(kept, found.parts.read_parts(kept), strict=True)
+        for key, packed in zip(stored, result.parts.read_parts(stored), strict=True)
     }
-    return {"ids": found.ids, "embeddings": [_hash(e.tobytes()) for e in found.embeddings], "parts": parts}
+    return {"ids": result.ids, "embeddings": [_hash(e.tobytes()) for e in result.embeddings], "parts": parts}
 
 
 def _hash(data: bytes) -> str:
@@ -62,15 +62,15 @@ def _hash(data: bytes) -> str:
 
 def run_forked(work: Callable[[], Any], *, kill_after: float | None = None) -> tuple[bool, Any]:
     """(was it killed, what it said) of a child that does this work; killed by its own hand, wherever it is then."""
-    with tempfile.TemporaryDirectory() as place:
-        said = Path(place) / "said.json"
+    with tempfile.TemporaryDirectory() as path:
+        message = Path(path) / "said.json"
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 if kill_after is not None:
                     threading.Timer(kill_after, os.kill, (os.getpid(), signal.SIGKILL)).start()
-                said.write_text(json.dumps(work()))
+                message.write_text(json.dumps(work()))
                 code = 0
             finally:
                 os._exit(code)
@@ -78,7 +78,7 @@ def run_forked(work: Callable[[], Any], *, kill_after: float | None = None) -> t
         if os.WIFSIGNALED(status):
             return True, None
         assert status == 0, "a run that nobody killed failed"
-        return False, json.loads(said.read_text())
+        return False, json.loads(message.read_text())
 
 
 def measure_seconds(work: Callable[[], object]) -> float:
@@ -96,8 +96,8 @@ def kill_while_indexing(kills: int, folder: Path, rng: random.Random) -> dict[st
     """Killed and begun again until it is done, over and over; each time it must hold what an uninterrupted run holds."""
     source = write_pictures(folder / "in", NUM_ITEMS)
     _, seconds = run_forked(lambda: measure_seconds(lambda: index(source, folder / "whole.lance")))
-    _, whole = run_forked(lambda: read_state(folder / "whole.lance"))
-    assert len(whole["ids"]) == len(whole["parts"]) == NUM_ITEMS
+    _, full = run_forked(lambda: read_state(folder / "whole.lance"))
+    assert len(full["ids"]) == len(full["parts"]) == NUM_ITEMS
     done = partly = finished = 0
     before: dict[str, Any] = {"ids": [], "embeddings": [], "parts": {}}
     while True:
@@ -112,7 +112,7 @@ def kill_while_indexing(kills: int, folder: Path, rng: random.Random) -> dict[st
         )
         before = after
         if not killed:
-            assert after == whole, "what was begun again is another than the uninterrupted"
+            assert after == full, "what was begun again is another than the uninterrupted"
             finished, before = finished + 1, {"ids": [], "embeddings": [], "parts": {}}
             if done >= kills:
                 return {"kills": done, "half way": partly, "finished and equal": finished}
@@ -122,8 +122,8 @@ def kill_while_merging(kills: int, folder: Path, rng: random.Random) -> dict[str
     """Killed while fragments are merged: readers see all of it before and after, and merging again ends."""
     source, apart = write_pictures(folder / "also in", NUM_ITEMS), folder / "apart.lance"
     run_forked(lambda: index(source, apart, merge=False))
-    _, whole = run_forked(lambda: read_state(apart))
-    assert len(whole["ids"]) == len(whole["parts"]) == NUM_ITEMS
+    _, full = run_forked(lambda: read_state(apart))
+    assert len(full["ids"]) == len(full["parts"]) == NUM_ITEMS
     shutil.copytree(apart, folder / "timed.lance")
     _, seconds = run_forked(lambda: measure_seconds(lambda: merge(folder / "timed.lance")))
     done = tried = 0
@@ -131,11 +131,11 @@ def kill_while_merging(kills: int, folder: Path, rng: random.Random) -> dict[str
         path, tried = folder / f"merged {tried}.lance", tried + 1
         shutil.copytree(apart, path)
         killed, _ = run_forked(lambda path=path: merge(path), kill_after=rng.uniform(0, seconds))
-        assert run_forked(lambda path=path: read_state(path))[1] == whole, (
+        assert run_forked(lambda path=path: read_state(path))[1] == full, (
             "a kill while merging lost something"
         )
         run_forked(lambda path=path: merge(path))
-        assert run_forked(lambda path=path: read_state(path))[1] == whole, "merging again lost something"
+        assert run_forked(lambda path=path: read_state(path))[1] == full, "merging again lost something"
         done += killed
         shutil.rmtree(path)
     return {"kills": done, "tried": tried}

@@ -26,8 +26,8 @@ CLOSE = 0.01  # of a recall: of items that are equally near by a byte a coordina
 def clustered(count: int = 5000, width: int = 24) -> np.ndarray:
     rng = np.random.default_rng(0)
     middles = rng.standard_normal((40, width))
-    near = middles[rng.integers(0, 40, count)] + 0.6 * rng.standard_normal((count, width))
-    return (near * rng.uniform(0.5, 2, (count, 1))).astype(np.float32)
+    neighbours = middles[rng.integers(0, 40, count)] + 0.6 * rng.standard_normal((count, width))
+    return (neighbours * rng.uniform(0.5, 2, (count, 1))).astype(np.float32)
 
 
 def _unindexed(dataset: Any) -> int:
@@ -45,8 +45,8 @@ def truth(embeddings: np.ndarray, vector: np.ndarray, similarity: str) -> np.nda
 def test_it_finds_what_it_says_with_true_scores(tmp_path: Path, similarity: str) -> None:
     """Whatever its partitions are: what it proposes is scored exactly, and what it says it finds is found again."""
     embeddings, path = clustered(), tmp_path / "x.lance"
-    found = write_items(path, embeddings)
-    index = found.index(similarity)
+    result = write_items(path, embeddings)
+    index = result.index(similarity)
     if (
         similarity == "dot" and int(lance.__version__.split(".")[0]) < 14
     ):  # compared by bytes, it finds a seventh
@@ -59,29 +59,32 @@ def test_it_finds_what_it_says_with_true_scores(tmp_path: Path, similarity: str)
     )
     for vector in embeddings[:20] + 0.1:
         exact = truth(embeddings, vector, similarity)
-        positions, scores = found.top_k(vector, 10, similarity, index=index)
+        positions, scores = result.top_k(vector, 10, similarity, index=index)
         assert scores == pytest.approx(exact[positions], rel=1e-5) and (np.diff(scores) <= 0).all()
         proposed = [int(each) for each in index.candidates(vector, 10)]
         assert exact[positions] == pytest.approx(np.sort(exact[proposed])[:-11:-1], rel=1e-5)
-    assert again(found, index) == pytest.approx(index.recall, abs=CLOSE)
+    assert again(result, index) == pytest.approx(index.recall, abs=CLOSE)
     if index.probes > 1:  # no more partitions are looked into than that takes
-        assert again(found, replace(index, probes=index.probes // 2)) < approximate_index.MIN_RECALL + CLOSE
+        assert again(result, replace(index, probes=index.probes // 2)) < approximate_index.MIN_RECALL + CLOSE
     other = open_items_on_disk(path).index(similarity)  # it is kept, with its recall
     assert other is not None and (other.recall, other.probes) == (index.recall, index.probes)
     assert (
         open_items_on_disk(path).index("dot" if similarity == "cosine" else "cosine") is None
     )  # exact, then
-    assert found.top_k(embeddings[3], 5000, similarity, index=index)[0].size == 5000  # more than it knows of
-    found.max_resident_bytes = 2**30
-    assert found.index(similarity) is None  # no need for one
+    assert result.top_k(embeddings[3], 5000, similarity, index=index)[0].size == 5000  # more than it knows of
+    result.max_resident_bytes = 2**30
+    assert result.index(similarity) is None  # no need for one
 
 
-def again(found: ItemsTable, index: approximate_index.ApproximateIndex) -> float:
+def again(result: ItemsTable, index: approximate_index.ApproximateIndex) -> float:
     """Recall by another road: of the items that it was measured on, by the exact search of each."""
-    some, hits = np.random.default_rng(0).permutation(len(found))[: approximate_index.RECALL_SAMPLE_ITEMS], []
-    for at, vector in zip(some, found.embeddings(some), strict=True):
-        near = [found.ids[i] for i in found.top_k(vector, 11, index.similarity)[0] if i != at][:10]
-        hits.append(len(set(near) & set(index.candidates(vector, 10))) / 10)
+    some, hits = (
+        np.random.default_rng(0).permutation(len(result))[: approximate_index.RECALL_SAMPLE_ITEMS],
+        [],
+    )
+    for at, vector in zip(some, result.embeddings(some), strict=True):
+        neighbours = [result.ids[i] for i in result.top_k(vector, 11, index.similarity)[0] if i != at][:10]
+        hits.append(len(set(neighbours) & set(index.candidates(vector, 10))) / 10)
     return float(np.mean(hits))
 
 
@@ -106,9 +109,9 @@ def test_it_is_measured_again_when_the_table_has_changed(
 
     def times() -> int:
         measured.clear()
-        found = open_items_on_disk(path)
-        index = found.index("cosine")
-        assert index is not None and again(found, index) == pytest.approx(index.recall, abs=CLOSE)
+        result = open_items_on_disk(path)
+        index = result.index("cosine")
+        assert index is not None and again(result, index) == pytest.approx(index.recall, abs=CLOSE)
         return len(measured)
 
     write_items(path, embeddings)
@@ -143,10 +146,10 @@ def test_two_that_make_it_at_once_both_have_it(tmp_path: Path) -> None:
     write_items(path, embeddings)
     several = [open_items_on_disk(path) for _ in range(4)]
     with ThreadPoolExecutor(len(several)) as pool:
-        found = list(pool.map(lambda items: items.index_or_reason("cosine"), several))
-    assert all(isinstance(index, approximate_index.ApproximateIndex) for index in found), found
+        result = list(pool.map(lambda items: items.index_or_reason("cosine"), several))
+    assert all(isinstance(index, approximate_index.ApproximateIndex) for index in result), result
     later = open_items_on_disk(path).index("cosine")
-    assert later is not None and all("00000007" in i.candidates(embeddings[7], 1) for i in [*found, later])
+    assert later is not None and all("00000007" in i.candidates(embeddings[7], 1) for i in [*result, later])
 
 
 def test_what_came_later_is_found_and_what_went_is_not(
@@ -163,12 +166,12 @@ def test_what_came_later_is_found_and_what_went_is_not(
     tables.delete_rows(str(path), tables.ITEMS_TABLE, "00000000")
 
     def answer() -> set[str]:
-        found = open_items_on_disk(path)
-        index = found.index("cosine")
+        result = open_items_on_disk(path)
+        index = result.index("cosine")
         assert index is not None
-        positions, scores = found.top_k(vector, 8, "cosine", index=index)
+        positions, scores = result.top_k(vector, 8, "cosine", index=index)
         assert scores == pytest.approx(np.ones(8), abs=1e-5)
-        return {found.ids[i] for i in positions}
+        return {result.ids[i] for i in positions}
 
     expected = {f"{2000 + n:08}" for n in range(8)}
     assert answer() == expected
@@ -188,8 +191,8 @@ def test_search_says_its_recall_for_what_it_was_measured_for(
     assert collection.open(path, tiny_encoder()).recall("cosine") >= approximate_index.MIN_RECALL
     dataset = tables.open_table(str(path), tables.ITEMS_TABLE)
     assert dataset is not None
-    said = json.loads(dataset.config()[approximate_index.CONFIG_KEY])
-    dataset.update_config({approximate_index.CONFIG_KEY: json.dumps(said | {"recall": 0.9725})})
+    message = json.loads(dataset.config()[approximate_index.CONFIG_KEY])
+    dataset.update_config({approximate_index.CONFIG_KEY: json.dumps(message | {"recall": 0.9725})})
     assert collection.open(path, tiny_encoder()).recall("cosine") == 0.9725
 
     def asked(*more: str) -> str:

@@ -17,35 +17,35 @@ pytest.importorskip("lance", reason="collections need bilrp[collection]")
 COUNT = 24  # scenes, each seen twice
 
 
-def right(found: collection.Collection, without=None) -> float:
+def right(result: collection.Collection, without=None) -> float:
     """How many stamped photographs have the other view of their scene as nearest neighbour."""
     hits = []
-    for position in range(len(found)):
+    for position in range(len(result)):
         if position % 3:
             continue
-        near = found.nearest(position, 2, without=None if without is None else without, similarity="cosine")
-        best = next(n.position for n in near if n.position != position)
+        neighbours = result.nearest(
+            position, 2, without=None if without is None else without, similarity="cosine"
+        )
+        best = next(n.position for n in neighbours if n.position != position)
         hits.append(best // 2 == position // 2)
     return float(np.mean(hits))
 
 
 @pytest.fixture(scope="module")
 def stamped(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
-    place = tmp_path_factory.mktemp("audit")
-    return collection.build(
-        write_scenes(place / "in", COUNT, stamped=True), tiny_encoder(), place / "x.lance"
-    )
+    path = tmp_path_factory.mktemp("audit")
+    return collection.build(write_scenes(path / "in", COUNT, stamped=True), tiny_encoder(), path / "x.lance")
 
 
 def test_the_bar_is_the_first_finding(stamped) -> None:
-    found = stamped.audit(sample=48)
-    first = found.suspects[0]
+    audit = stamped.audit(sample=48)
+    first = audit.suspects[0]
     assert first.kind == "alike" and "across the bottom" in first.where and "16 of 48 items" in first.where
     assert first.mask[13:].mean() > 0.9 and first.mask[:12].mean() < 0.05
     assert first.share > 1.2 * first.area and all(i % 3 == 0 and j % 3 == 0 for i, j in first.pairs)
     assert set(first.carriers) == set(range(0, 48, 3)) and first.changed is not None
-    assert found.mean_map.sum() == pytest.approx(1) and sum(len(c.pairs) for c in found.clusters) == len(
-        found.pairs
+    assert audit.mean_map.sum() == pytest.approx(1) and sum(len(c.pairs) for c in audit.clusters) == len(
+        audit.pairs
     )
 
 

@@ -57,13 +57,15 @@ def test_items_in_the_order_of_their_folders(made, folder: Path) -> None:
 
 def test_a_kept_pair_is_the_pair_of_the_files_to_the_storage_error(made, folder: Path) -> None:
     a, b = folder / "even" / "000.png", folder / "odd" / "001.png"
-    exact, kept = bilrp.explain(tiny_encoder(), a, b, similarity="dot"), made.explain(a, b)
-    assert kept.score == pytest.approx(exact.score, rel=1e-5)
-    error = float((kept.relevance - exact.relevance).norm() / exact.relevance.norm())
-    assert 0 < kept.a.storage_error < 0.004 and error < 2 * (kept.a.storage_error + kept.b.storage_error)
-    assert kept.a.regions.count == exact.a.regions.count and kept.a.name == "000.png"
-    torch.testing.assert_close(made.relevance(a, b), kept.relevance)
-    assert float(kept.relevance.sum()) + kept.unattributed == pytest.approx(kept.score)
+    exact, stored = bilrp.explain(tiny_encoder(), a, b, similarity="dot"), made.explain(a, b)
+    assert stored.score == pytest.approx(exact.score, rel=1e-5)
+    error = float((stored.relevance - exact.relevance).norm() / exact.relevance.norm())
+    assert 0 < stored.a.storage_error < 0.004 and error < 2 * (
+        stored.a.storage_error + stored.b.storage_error
+    )
+    assert stored.a.regions.count == exact.a.regions.count and stored.a.name == "000.png"
+    torch.testing.assert_close(made.relevance(a, b), stored.relevance)
+    assert float(stored.relevance.sum()) + stored.unattributed == pytest.approx(stored.score)
 
 
 def test_shares_and_the_unattributed_sum_to_the_score(made) -> None:
@@ -75,14 +77,16 @@ def test_shares_and_the_unattributed_sum_to_the_score(made) -> None:
 
 
 def test_by_cosine_shares_and_contrasts_are_divided_by_the_norms(made) -> None:
-    taken, (near,) = made.decomposition(3), made.nearest(3, k=1, similarity="cosine")
+    taken, (neighbours,) = made.decomposition(3), made.nearest(3, k=1, similarity="cosine")
     units = torch.nn.functional.normalize(torch.from_numpy(made.embeddings))
     own = taken.embedding / taken.embedding.norm()
     left = units @ taken.unattributed / taken.embedding.norm()
     shares = made.share(3, similarity="cosine")
     torch.testing.assert_close(shares.sum(0) + left, units @ own)
     torch.testing.assert_close(made.share(3, against=[5], similarity="cosine"), shares[:, [5]])
-    assert float(near.share.sum() + left[near.position]) == pytest.approx(near.score, rel=1e-5)
+    assert float(neighbours.share.sum() + left[neighbours.position]) == pytest.approx(
+        neighbours.score, rel=1e-5
+    )
     contrast = made.contrast("even", "odd", similarity="cosine")
     means = [torch.nn.functional.normalize(made.mean(group), dim=0) for group in ("even", "odd")]
     expected = float(own @ (means[0] - means[1]))
@@ -100,21 +104,23 @@ def test_search_by_a_part_ranks_by_exactly_what_it_contributes(made, folder: Pat
             (None, [0, 5, 6], taken.embedding - taken.parts[[0, 5, 6]].sum(0)),
         ):
             scores = embeddings @ vector
-            found = made.nearest(query, k=6, part=part, without=without)
-            assert [n.position for n in found] == scores.argsort(descending=True, stable=True)[:6].tolist()
-            assert [n.score for n in found] == pytest.approx(
+            neighbours = made.nearest(query, k=6, part=part, without=without)
+            assert [n.position for n in neighbours] == scores.argsort(descending=True, stable=True)[
+                :6
+            ].tolist()
+            assert [n.score for n in neighbours] == pytest.approx(
                 scores.sort(descending=True).values[:6].tolist(), rel=1e-5
             )
-            torch.testing.assert_close(found[1].share, taken.parts @ embeddings[found[1].position])
+            torch.testing.assert_close(neighbours[1].share, taken.parts @ embeddings[neighbours[1].position])
     cosine = made.nearest(4, k=3, similarity="cosine")
     assert cosine[0].position == 4 and cosine[0].score == pytest.approx(1.0)
 
 
 def test_contrast_of_two_groups(made) -> None:
     even, odd = (torch.from_numpy(made.embeddings[made.groups()[g]]).mean(0) for g in ("even", "odd"))
-    found = made.contrast("even", "odd")
-    torch.testing.assert_close(found.direction, even - odd)
-    torch.testing.assert_close(found.share(2), made.decomposition(2).parts @ (even - odd))
+    result = made.contrast("even", "odd")
+    torch.testing.assert_close(result.direction, even - odd)
+    torch.testing.assert_close(result.share(2), made.decomposition(2).parts @ (even - odd))
     with pytest.raises(InputError, match="no group 'none'"):
         made.contrast("even", "none")
 
@@ -123,11 +129,11 @@ def test_large_collections_are_read_in_blocks(made, monkeypatch: pytest.MonkeyPa
     expected = made.nearest(4, k=5, part=[1, 2]), made.share(4), made.mean("odd")
     monkeypatch.setattr("bilrp.collection.items_table.MAX_RESIDENT_BYTES", 0)
     monkeypatch.setattr(tables, "BLOCK_BYTES", 7 * 4 * made.width)
-    again = collection.open(made.path, encoder=tiny_encoder())
-    found = again.nearest(4, k=5, part=[1, 2])
-    assert [n.position for n in found] == [n.position for n in expected[0]]
-    torch.testing.assert_close(again.share(4), expected[1])
-    torch.testing.assert_close(again.mean("odd"), expected[2])
+    second = collection.open(made.path, encoder=tiny_encoder())
+    neighbours = second.nearest(4, k=5, part=[1, 2])
+    assert [n.position for n in neighbours] == [n.position for n in expected[0]]
+    torch.testing.assert_close(second.share(4), expected[1])
+    torch.testing.assert_close(second.mean("odd"), expected[2])
 
 
 def test_the_best_of_blocks_are_the_best_of_all() -> None:
@@ -139,13 +145,13 @@ def test_the_best_of_blocks_are_the_best_of_all() -> None:
 
 
 def test_a_pair_reads_its_two_rows_and_opens_nothing(made, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = collection.open(made.path, encoder=tiny_encoder())
-    expected, read, taken = found.relevance(2, 9), [], tables.take_rows
+    indexed = collection.open(made.path, encoder=tiny_encoder())
+    expected, read, taken = indexed.relevance(2, 9), [], tables.take_rows
     monkeypatch.setattr(tables, "open_table", lambda *_: pytest.fail("the table was opened again"))
     monkeypatch.setattr(
         tables, "take_rows", lambda table, at, names: read.append(at) or taken(table, at, names)
     )
-    torch.testing.assert_close(found.relevance(9, 2), expected.T)
+    torch.testing.assert_close(indexed.relevance(9, 2), expected.T)
     assert [len(rows) for rows in read] == [2]
 
 
@@ -156,26 +162,26 @@ def test_a_kept_pair_is_multiplied_where_both_are_active(made) -> None:
     assert 0 < active < made.width
     for similarity in ("dot", "cosine"):
         with FlopCounterMode(display=False) as counted:
-            found = made.explain(2, 9, similarity=similarity)
+            explanation = made.explain(2, 9, similarity=similarity)
         assert counted.get_total_flops() < 2 * 16 * 16 * active + 8 * made.width
-        whole = bilrp.pair(a, b, similarity=similarity)
-        torch.testing.assert_close(found.relevance, whole.relevance)
-        assert found.score == pytest.approx(whole.score) and found.a.name == a.name
+        full = bilrp.pair(a, b, similarity=similarity)
+        torch.testing.assert_close(explanation.relevance, full.relevance)
+        assert explanation.score == pytest.approx(full.score) and explanation.a.name == a.name
     distance = made.explain(2, 9, similarity="squared_distance")
     torch.testing.assert_close(distance.relevance, -2 * (a.parts @ b.parts.T))
 
 
 def test_damaged_parts_are_not_explained(tmp_path: Path) -> None:
-    found = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "x.lance")
-    rows, _ = found.make_part_rows([0, 1])
+    indexed = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "x.lance")
+    rows, _ = indexed.make_part_rows([0, 1])
     for row, value in zip(rows, (np.nan, np.inf), strict=True):
         bits = np.frombuffer(row["values"], np.uint16).copy()
         bits[-1] = np.float32(value).view(np.uint32) >> 16
         row["values"] = bits.tobytes()
-    found.parts.add(rows)
+    indexed.parts.add(rows)
     for i, j in ((0, 2), (2, 1)):
         with pytest.raises(InputError, match="not all values are finite"):
-            found.explain(i, j)
+            indexed.explain(i, j)
 
 
 def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,30 +196,32 @@ def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch
 def test_parts_are_had_where_they_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A collection on a share that nobody may write to answers every question all the same."""
     source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
-    found = collection.build(source, tiny_encoder(), path)
+    indexed = collection.build(source, tiny_encoder(), path)
     (path / tables.PARTS_TABLE).write_text("")  # a file where Lance would make a folder
     exact = bilrp.explain(
         tiny_encoder(), source / "even" / "000.png", source / "odd" / "001.png", similarity="dot"
     )
-    kept = found.explain(0, 2)
-    error = float((kept.relevance - exact.relevance).norm() / exact.relevance.norm())
-    assert error < 2 * (kept.a.storage_error + kept.b.storage_error)
-    assert len(found.nearest(1, 3, part=[0])) == 3 and found.parts.ids == {found.ids[i] for i in (0, 1, 2)}
-    monkeypatch.setattr(found, "make_part_rows", lambda *_: pytest.fail("they were made again"))
-    torch.testing.assert_close(found.relevance(0, 2), kept.relevance)
+    stored = indexed.explain(0, 2)
+    error = float((stored.relevance - exact.relevance).norm() / exact.relevance.norm())
+    assert error < 2 * (stored.a.storage_error + stored.b.storage_error)
+    assert len(indexed.nearest(1, 3, part=[0])) == 3 and indexed.parts.ids == {
+        indexed.ids[i] for i in (0, 1, 2)
+    }
+    monkeypatch.setattr(indexed, "make_part_rows", lambda *_: pytest.fail("they were made again"))
+    torch.testing.assert_close(indexed.relevance(0, 2), stored.relevance)
     with pytest.raises(InputError, match="cannot write"):  # what was asked to be kept
         collection.open(path, tiny_encoder()).make_parts([3])
 
 
 def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Path) -> None:
     query = bilrp.decompose(tiny_encoder(), Image.new("RGB", (40, 40), "teal"))
-    found = made.nearest(query, k=3, part=[0, 5])
-    again = made.nearest(Image.new("RGB", (40, 40), "teal"), k=3, part=[0, 5])
-    assert [n.score for n in found] == [n.score for n in again] and torch.equal(
-        found[0].share, again[0].share
+    neighbours = made.nearest(query, k=3, part=[0, 5])
+    second = made.nearest(Image.new("RGB", (40, 40), "teal"), k=3, part=[0, 5])
+    assert [n.score for n in neighbours] == [n.score for n in second] and torch.equal(
+        neighbours[0].share, second[0].share
     )
-    whole = made.nearest(Image.new("RGB", (40, 40), "teal"), k=3)
-    assert [n.score for n in made.nearest(query, k=3)] == pytest.approx([n.score for n in whole])
+    full = made.nearest(Image.new("RGB", (40, 40), "teal"), k=3)
+    assert [n.score for n in made.nearest(query, k=3)] == pytest.approx([n.score for n in full])
     assert made.explain(query, 3).a is query
     with pytest.raises(MismatchError, match="differ in weights"):
         other = bilrp.decompose(tiny_encoder(seed=1), folder / "even" / "000.png")
@@ -222,17 +230,17 @@ def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Pa
 
 def test_a_part_alone_is_a_query_of_its_own(made) -> None:
     """Its neighbours are those by that part, and its explanations have relevance there and nowhere else."""
-    whole, part = made.decomposition(4), [1, 2, 6]
-    alone, rest = restrict_query(whole, part=part), restrict_query(whole, without=part)
-    torch.testing.assert_close(alone.embedding + rest.embedding, whole.embedding)
-    for query, asked in ((alone, {"part": part}), (rest, {"without": part})):
-        found, expected = (made.nearest(q, 5, **given) for q, given in ((query, {}), (4, asked)))
-        assert [n.position for n in found] == [n.position for n in expected]
-        assert [n.score for n in found] == pytest.approx([n.score for n in expected], rel=1e-5)
+    full, part = made.decomposition(4), [1, 2, 6]
+    alone, rest = restrict_query(full, part=part), restrict_query(full, without=part)
+    torch.testing.assert_close(alone.embedding + rest.embedding, full.embedding)
+    for query, requested in ((alone, {"part": part}), (rest, {"without": part})):
+        result, expected = (made.nearest(q, 5, **given) for q, given in ((query, {}), (4, requested)))
+        assert [n.position for n in result] == [n.position for n in expected]
+        assert [n.score for n in result] == pytest.approx([n.score for n in expected], rel=1e-5)
     pair = made.explain(alone, 7, similarity="cosine")
     lengths = float(alone.embedding.norm() * made.embedding(7).norm())
     torch.testing.assert_close(pair.relevance * lengths, made.explain(4, 7).relevance[part])
-    assert torch.equal(assert_not_none(alone.regions.boxes), whole.regions.boxes[part])
+    assert torch.equal(assert_not_none(alone.regions.boxes), full.regions.boxes[part])
     by_part = {n.position: n.score for n in made.nearest(4, 20, part=part, similarity="cosine")}
     assert pair.score == pytest.approx(by_part[7], rel=1e-5)
 
@@ -242,19 +250,19 @@ def test_a_part_is_not_compared_with_whole_photographs_taken_at_random() -> None
     known = replace(taken, origin={**taken.origin, "weights": "c938bfd98fc4df15"})  # VGG-16's at layer 31
     other = bilrp.decompose(torch.nn.Flatten(), torch.rand(1, 3, 128, 128) - 0.5, regions=64)
     other = replace(other, origin=known.origin)
-    said = "random pairs of everyday photographs"
-    assert said in bilrp.pair(known, other, similarity="cosine").summary()
-    assert said not in bilrp.pair(restrict_query(known, part=[0]), other, similarity="cosine").summary()
+    message = "random pairs of everyday photographs"
+    assert message in bilrp.pair(known, other, similarity="cosine").summary()
+    assert message not in bilrp.pair(restrict_query(known, part=[0]), other, similarity="cosine").summary()
 
 
 def test_a_view_comes_from_the_file_where_that_is_unchanged(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     Image.effect_noise((900, 600), 60).convert("RGB").save(source / "large.png")
-    found = collection.build(source, tiny_encoder(), tmp_path / "x.lance")
+    indexed = collection.build(source, tiny_encoder(), tmp_path / "x.lance")
 
     def size(*, full: bool) -> tuple[int, int]:
-        return assert_instance(found.view(0, full=full), View).size
+        return assert_instance(indexed.view(0, full=full), View).size
 
     assert size(full=False) == (320, 213) and size(full=True) == (900, 600)
     Image.new("RGB", (50, 50)).save(source / "large.png")
@@ -277,9 +285,9 @@ def test_a_file_that_is_gone_costs_no_kept_parts(tmp_path: Path) -> None:
     collection.build(source, tiny_encoder(), path, parts=True)
     for gone in ("even/000.png", "even/002.png", "odd/001.png"):
         (source / gone).unlink()
-        found = collection.open(path, encoder=tiny_encoder())
-        assert found.explain(0, 2).relevance.shape == (16, 16)
-        assert len(found.nearest(1, part=[0])) == 3
+        indexed = collection.open(path, encoder=tiny_encoder())
+        assert indexed.explain(0, 2).relevance.shape == (16, 16)
+        assert len(indexed.nearest(1, part=[0])) == 3
         left = any(file.is_file() for file in source.rglob("*.png"))
         refused = replace(tiny_encoder(seed=int(left)), name="tiny" if left else "another")
         with pytest.raises(MismatchError, match="differ in weights" if left else "differ in encoder"):
@@ -292,9 +300,9 @@ def test_a_file_that_is_gone_costs_no_kept_parts(tmp_path: Path) -> None:
 
 def test_an_embedding_of_something_else_goes_on_in_autograd(made) -> None:
     weights = torch.ones(made.width, requires_grad=True)
-    found = made.embedding(Image.new("RGB", (40, 40), "teal"))
-    (weights * found).sum().backward()
-    assert torch.equal(assert_not_none(weights.grad), found)
+    embedding = made.embedding(Image.new("RGB", (40, 40), "teal"))
+    (weights * embedding).sum().backward()
+    assert torch.equal(assert_not_none(weights.grad), embedding)
 
 
 def test_packed_parts_keep_active_coordinates_in_half_precision() -> None:
@@ -319,41 +327,41 @@ def test_adding_again_does_what_is_new_or_changed(tmp_path: Path) -> None:
     shutil.copy(source / "odd" / "001.png", source / "new" / "copy.png")
     Image.new("RGB", (30, 30), "red").save(source / "new" / "red.png")
     Image.new("RGB", (30, 30), "blue").save(source / "even" / "000.png")
-    found, report = build_with_report(source, tiny_encoder(), path)
+    result, report = build_with_report(source, tiny_encoder(), path)
     assert (report.added, report.unchanged, report.duplicates) == (2, 5, 1)
-    assert len(found) == 7 and first.ids[0] not in found.ids and set(first.ids[1:]) < set(found.ids)
+    assert len(result) == 7 and first.ids[0] not in result.ids and set(first.ids[1:]) < set(result.ids)
     (source / "even" / "000.png").unlink()
-    found, report = build_with_report(source, tiny_encoder(), path, prune=True)
-    assert report.removed == 1 and len(found) == 6
+    result, report = build_with_report(source, tiny_encoder(), path, prune=True)
+    assert report.removed == 1 and len(result) == 6
 
 
 def test_removed_items_are_gone_with_their_parts(tmp_path: Path) -> None:
     source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
-    found = collection.build(source, tiny_encoder(), path, parts=True)
-    kept = found.ids[1:]
-    assert found.remove([0]) == 1 and found.ids == kept == collection.open(path).ids
+    indexed = collection.build(source, tiny_encoder(), path, parts=True)
+    stored = indexed.ids[1:]
+    assert indexed.remove([0]) == 1 and indexed.ids == stored == collection.open(path).ids
     parts = tables.open_table(str(path), tables.PARTS_TABLE)
-    assert sorted(tables.read_columns(parts, ["id"])["id"]) == sorted(kept)
+    assert sorted(tables.read_columns(parts, ["id"])["id"]) == sorted(stored)
 
 
 def test_broken_files_are_listed_and_cost_nothing_else(tmp_path: Path) -> None:
     source = write_pictures(tmp_path / "in", 6)
     (source / "text.png").write_text("no picture")
     (source / "empty.jpg").touch()
-    whole = (source / "odd" / "001.png").read_bytes()
-    (source / "half.png").write_bytes(whole[: len(whole) // 2])
+    full = (source / "odd" / "001.png").read_bytes()
+    (source / "half.png").write_bytes(full[: len(full) // 2])
     (source / "notes.txt").write_text("not a picture's name")
     (source / "ünï<b>\udcff.png").write_bytes((source / "odd" / "003.png").read_bytes()[:-1] + b"x")
     (source / "loop").symlink_to(source, target_is_directory=True)
     Image.new("RGB", (9, 9)).save(source / "night\x1b[2J.png")
-    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
+    result, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
     broken = {Path(name).name for name, _ in report.failed}
-    assert {"text.png", "empty.jpg", "half.png"} <= broken and len(found) + len(broken) == 6 + 3 + 2
+    assert {"text.png", "empty.jpg", "half.png"} <= broken and len(result) + len(broken) == 6 + 3 + 2
     assert all("\n" not in why for _, why in report.failed)
-    assert sorted(Path(name).name for name, _ in found.failed) == sorted(
+    assert sorted(Path(name).name for name, _ in result.failed) == sorted(
         name.encode("utf-8", "backslashreplace").decode() for name in broken
     )
-    assert not any("\x1b" in name for name in found.names)
+    assert not any("\x1b" in name for name in result.names)
 
 
 def test_nothing_to_index_is_said(tmp_path: Path) -> None:
@@ -430,19 +438,19 @@ def test_writers_that_create_a_table_at_once_lose_no_rows(tmp_path: Path) -> Non
 @pytest.mark.skipif(os.name == "nt", reason="permissions are another matter there")
 def test_a_file_without_permission_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_pictures(tmp_path / "in", 3)
-    opened = Path.open
+    reopened = Path.open
 
     def refused(self: Path, *given: Any) -> object:
         if self.name == "001.png":
             raise PermissionError(13, "Permission denied")
-        return opened(self, *given)
+        return reopened(self, *given)
 
     monkeypatch.setattr(Path, "open", refused)
-    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
-    assert len(found) == 2 and "Permission denied" in report.failed[0][1]
+    result, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
+    assert len(result) == 2 and "Permission denied" in report.failed[0][1]
     monkeypatch.undo()
-    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
-    assert len(found) == 3 and not report.failed and not found.failed
+    result, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
+    assert len(result) == 3 and not report.failed and not result.failed
 
 
 def test_a_collection_names_no_code_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,17 +464,17 @@ def test_a_collection_names_no_code_that_runs(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(InputError, match=r"made by a custom encoder: pass it, .* -e evil:run"):
             app(command, standalone_mode=False)
     assert not (tmp_path / "ran").exists()
-    found = collection.open(path, "evil:run")
+    indexed = collection.open(path, "evil:run")
     with pytest.raises(InputError, match="evil"):  # asked for, so it is imported; it has no such function
-        found.encoder  # noqa: B018
+        indexed.encoder  # noqa: B018
     assert (tmp_path / "ran").exists()
 
 
 def test_a_file_that_changed_is_not_taken_for_the_one_indexed(tmp_path: Path) -> None:
     source = write_pictures(tmp_path / "in", 3)
-    found = collection.build(source, tiny_encoder(), tmp_path / "x.lance")
+    indexed = collection.build(source, tiny_encoder(), tmp_path / "x.lance")
     changed = sorted(source.rglob("*.png"))[0]
     Image.new("RGB", (48, 36), "teal").save(changed)
     with pytest.raises(InputError, match=r"000\.png: its file has changed since: index it again"):
-        found.decomposition(0)
-    assert found.parts.read_parts(found.ids) == [None] * 3
+        indexed.decomposition(0)
+    assert indexed.parts.read_parts(indexed.ids) == [None] * 3

@@ -21,39 +21,41 @@ pytestmark = pytest.mark.slow
 ROUNDING = 2e-5  # of float32, on two ways to one number
 
 
-def same_pair(found: Collection, exact: bilrp.Explanation, i: int, j: int) -> None:
+def same_pair(result: Collection, exact: bilrp.Explanation, i: int, j: int) -> None:
     """‖P P'ᵀ − P̂ P̂'ᵀ‖ ≤ (e + e' + e e') ‖P‖ ‖P'‖ for parts that are off by e ‖P‖ and e' ‖P'‖."""
-    kept = found.explain(i, j)
-    e, f = (side.storage_error for side in (kept.a, kept.b))
+    stored = result.explain(i, j)
+    e, f = (side.storage_error for side in (stored.a, stored.b))
     assert 0 < e < 0.004 and 0 < f < 0.004  # half a unit of bfloat16 is 2⁻⁹
     size = float(exact.a.parts.norm() * exact.b.parts.norm())
-    away = float((kept.relevance - exact.relevance).norm())
+    away = float((stored.relevance - exact.relevance).norm())
     assert away <= (e + f + e * f + ROUNDING) * size
-    assert kept.score == pytest.approx(exact.score, rel=1e-4)
-    assert float(kept.relevance.double().sum()) + kept.unattributed == pytest.approx(kept.score, rel=1e-4)
-    torch.testing.assert_close(found.relevance(i, j), kept.relevance, rtol=1e-4, atol=1e-6 * size)
+    assert stored.score == pytest.approx(exact.score, rel=1e-4)
+    assert float(stored.relevance.double().sum()) + stored.unattributed == pytest.approx(
+        stored.score, rel=1e-4
+    )
+    torch.testing.assert_close(result.relevance(i, j), stored.relevance, rtol=1e-4, atol=1e-6 * size)
 
 
-def shares_sum_to_the_score(found: Collection, query: int) -> None:
-    taken, embeddings = found.decomposition(query), torch.from_numpy(found.embeddings).double()
-    sums = found.share(query).double().sum(0) + embeddings @ taken.unattributed.double()
+def shares_sum_to_the_score(result: Collection, query: int) -> None:
+    taken, embeddings = result.decomposition(query), torch.from_numpy(result.embeddings).double()
+    sums = result.share(query).double().sum(0) + embeddings @ taken.unattributed.double()
     scores = embeddings @ taken.embedding.double()
     sizes = embeddings.norm(dim=1) * taken.parts.double().norm(dim=1).sum()
     assert bool(((sums - scores).abs() <= 1e-5 * sizes).all())
 
 
-def by_a_part(found: Collection, query: int, part: list[int], exact: bilrp.Decomposition) -> None:
+def by_a_part(result: Collection, query: int, part: list[int], exact: bilrp.Decomposition) -> None:
     """All items, ranked as one loop over them ranks them, with kept parts; scores are those of the file's own parts."""
-    near = found.nearest(query, len(found), part=part)
-    kept, embeddings = found.decomposition(query), found.embeddings.astype(np.float64)
-    vector = kept.parts[part].double().sum(0).numpy()
+    neighbours = result.nearest(query, len(result), part=part)
+    stored, embeddings = result.decomposition(query), result.embeddings.astype(np.float64)
+    vector = stored.parts[part].double().sum(0).numpy()
     scores = np.array([sum(v * x for v, x in zip(vector, row, strict=True)) for row in embeddings])
     close = 1e-5 * float(np.linalg.norm(vector)) * np.linalg.norm(embeddings, axis=1)
-    order = np.array([n.position for n in near])
-    assert sorted(order) == list(range(len(found)))
+    order = np.array([n.position for n in neighbours])
+    assert sorted(order) == list(range(len(result)))
     assert (np.diff(scores[order]) <= close[order[1:]] + close[order[:-1]]).all()
-    assert (np.abs([n.score for n in near] - scores[order]) <= close[order]).all()
-    lost = kept.storage_error * float(exact.parts.norm()) * len(part) ** 0.5
+    assert (np.abs([n.score for n in neighbours] - scores[order]) <= close[order]).all()
+    lost = stored.storage_error * float(exact.parts.norm()) * len(part) ** 0.5
     true = embeddings @ exact.parts[part].double().sum(0).numpy()
     bound = (lost + ROUNDING * float(exact.parts.norm())) * np.linalg.norm(embeddings, axis=1)
     assert (np.abs(true - scores) <= bound).all()
@@ -68,29 +70,29 @@ def test_a_thousand_digits(tmp_path: Path) -> None:
         grey = Image.fromarray((255 - 15.9375 * pixels).astype(np.uint8))
         grey.resize((32, 32), Image.Resampling.BICUBIC).save(files[-1])
     encoder = tiny_encoder()
-    found = collection.build(files, encoder, tmp_path / "x.lance")
-    assert len(found) == 1000 and sorted(found.groups()) == [str(d) for d in range(10)]
+    indexed = collection.build(files, encoder, tmp_path / "x.lance")
+    assert len(indexed) == 1000 and sorted(indexed.groups()) == [str(d) for d in range(10)]
     rng = np.random.default_rng(0)
     for _ in range(24):
         i, j = (int(n) for n in rng.integers(0, 1000, 2))
-        same_pair(found, bilrp.explain(encoder, files[i], files[j], similarity="dot"), i, j)
+        same_pair(indexed, bilrp.explain(encoder, files[i], files[j], similarity="dot"), i, j)
     for query in (3, 512, 999):
-        shares_sum_to_the_score(found, query)
+        shares_sum_to_the_score(indexed, query)
         part = sorted(int(r) for r in rng.choice(16, 4, replace=False))
-        by_a_part(found, query, part, bilrp.decompose(encoder, files[query]))
+        by_a_part(indexed, query, part, bilrp.decompose(encoder, files[query]))
 
 
 @pytest.mark.data
 def test_sixty_four_photographs(tmp_path: Path, data: Path) -> None:
     files = sorted((data / "pascal_voc" / "images").glob("*.jpg"))[:64]
     encoder = bilrp.encoders.vgg16(31, weights=data / "vgg16" / "vgg16_features.safetensors")
-    found = collection.build(files, encoder, tmp_path / "x.lance")
-    assert len(found) == 64
+    indexed = collection.build(files, encoder, tmp_path / "x.lance")
+    assert len(indexed) == 64
     chosen = (0, 7, 20, 41, 63)
     first = bilrp.explain(encoder, files[0], files[7], similarity="dot")
     taken = {0: first.a, 7: first.b} | {i: bilrp.decompose(encoder, files[i]) for i in chosen[2:]}
     for i, j in combinations(chosen, 2):
-        same_pair(found, first if (i, j) == (0, 7) else pair(taken[i], taken[j], similarity="dot"), i, j)
+        same_pair(indexed, first if (i, j) == (0, 7) else pair(taken[i], taken[j], similarity="dot"), i, j)
     for i in chosen[:3]:
-        shares_sum_to_the_score(found, i)
-        by_a_part(found, i, [100, 101, 116, 117], taken[i])
+        shares_sum_to_the_score(indexed, i)
+        by_a_part(indexed, i, [100, 101, 116, 117], taken[i])

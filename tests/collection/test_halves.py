@@ -22,18 +22,18 @@ def close(seed: int, count: int = 3000, width: int = 48) -> np.ndarray:
     """Many that differ by less than half precision can tell, of very different lengths."""
     rng = np.random.default_rng(seed)
     middles = rng.standard_normal((6, width))
-    near = middles[rng.integers(0, 6, count)] + 2e-4 * rng.standard_normal((count, width))
-    return (near * 10.0 ** rng.uniform(-6, 6, (count, 1))).astype(np.float32)
+    neighbours = middles[rng.integers(0, 6, count)] + 2e-4 * rng.standard_normal((count, width))
+    return (neighbours * 10.0 ** rng.uniform(-6, 6, (count, 1))).astype(np.float32)
 
 
 def test_the_exact_neighbours_where_halves_cannot_tell_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeddings = close(0)
-    found = write_items(tmp_path / "x.lance", embeddings)
-    monkeypatch.setattr(found, "iter_blocks", lambda: pytest.fail("all embeddings were read again"))
+    result = write_items(tmp_path / "x.lance", embeddings)
+    monkeypatch.setattr(result, "iter_blocks", lambda: pytest.fail("all embeddings were read again"))
     monkeypatch.setattr("bilrp.collection.items_table.MAX_CANDIDATE_FRACTION", 1.0)
-    taken = found.float16_index
+    taken = result.float16_index
     assert taken is not None and taken.path.stat().st_size == len(embeddings) * (2 * 48 + 12)
     rounding = 0
     for number in range(12):
@@ -43,7 +43,7 @@ def test_the_exact_neighbours_where_halves_cannot_tell_them(
         for similarity in ("dot", "cosine"):
             truth = exact if similarity == "dot" else exact / lengths / np.linalg.norm(vector)
             best = np.sort(truth)[::-1][:10]
-            positions, scores = found.top_k(vector, 10, similarity)
+            positions, scores = result.top_k(vector, 10, similarity)
             assert scores == pytest.approx(best, rel=1e-5)
             assert truth[positions] == pytest.approx(best, rel=1e-5) and len(set(positions)) == 10
             halved = taken.scale * taken.dot(vector) / (1 if similarity == "dot" else taken.norm)
@@ -54,8 +54,8 @@ def test_the_exact_neighbours_where_halves_cannot_tell_them(
 def test_no_score_leaves_the_bound(tmp_path: Path) -> None:
     """Every item that could be the best for some vector is a candidate, whatever the vector."""
     embeddings = close(1, 400, 16)
-    found = write_items(tmp_path / "x.lance", embeddings)
-    taken, rng = found.float16_index, np.random.default_rng(2)
+    result = write_items(tmp_path / "x.lance", embeddings)
+    taken, rng = result.float16_index, np.random.default_rng(2)
     assert taken is not None
     for scale in (1e-8, 1.0, 1e8):
         vector = (scale * rng.standard_normal(16)).astype(np.float32)
@@ -108,14 +108,14 @@ def test_a_place_that_cannot_be_written_to_is_read_in_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeddings = close(3, 200, 16)
-    found = write_items(tmp_path / "x.lance", embeddings)
+    result = write_items(tmp_path / "x.lance", embeddings)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(float16_index, "atomic_write", full)
-    _, scores = found.top_k(embeddings[7], 5)
-    assert found.float16_index is None and scores == pytest.approx(
+    _, scores = result.top_k(embeddings[7], 5)
+    assert result.float16_index is None and scores == pytest.approx(
         np.sort(embeddings @ embeddings[7])[:-6:-1]
     )
     assert not list((tmp_path / "x.lance").glob("float16-*"))
@@ -123,12 +123,12 @@ def test_a_place_that_cannot_be_written_to_is_read_in_blocks(
 
 def test_a_torn_file_is_made_again(tmp_path: Path) -> None:
     embeddings = close(4, 100, 16)
-    found = write_items(tmp_path / "x.lance", embeddings)
-    assert found.float16_index is not None
-    size, path = found.float16_index.path.stat().st_size, found.float16_index.path
+    result = write_items(tmp_path / "x.lance", embeddings)
+    assert result.float16_index is not None
+    size, path = result.float16_index.path.stat().st_size, result.float16_index.path
     path.write_bytes(path.read_bytes()[:100])
-    again = ItemsTable(found.dataset, 16)
-    again.max_resident_bytes = 0
-    _, scores = again.top_k(embeddings[7], 5)
+    second = ItemsTable(result.dataset, 16)
+    second.max_resident_bytes = 0
+    _, scores = second.top_k(embeddings[7], 5)
     assert scores == pytest.approx(np.sort(embeddings @ embeddings[7])[:-6:-1])
     assert path.stat().st_size == size

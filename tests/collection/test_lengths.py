@@ -26,8 +26,8 @@ def of_any_size(width: int = 16) -> np.ndarray:
 
 def scored(embeddings: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """As `bilrp.explain` scores each pair; it has no cosine for zero, and the least one can say of it is 0."""
-    cosine, asked = similarity.cosine(), torch.from_numpy(vector)
-    return np.array([cosine.score(asked, torch.from_numpy(e)) if e.any() else 0.0 for e in embeddings])
+    cosine, requested = similarity.cosine(), torch.from_numpy(vector)
+    return np.array([cosine.score(requested, torch.from_numpy(e)) if e.any() else 0.0 for e in embeddings])
 
 
 @pytest.mark.parametrize("most", [0, 2**30], ids=["from halves", "in memory"])
@@ -38,14 +38,16 @@ def test_neighbours_by_cosine_whatever_their_size(
         "bilrp.collection.items_table.MAX_CANDIDATE_FRACTION", 1.0
     )  # halves, however many they propose
     embeddings = of_any_size()
-    found = write_items(tmp_path / "x.lance", embeddings)
-    found.max_resident_bytes = most
-    for asked in (3, 44, 85, 126, 167, 208, len(embeddings) - 1):
+    result = write_items(tmp_path / "x.lance", embeddings)
+    result.max_resident_bytes = most
+    for requested in (3, 44, 85, 126, 167, 208, len(embeddings) - 1):
         truth = (
-            scored(embeddings, embeddings[asked]) if embeddings[asked].any() else np.zeros(len(embeddings))
+            scored(embeddings, embeddings[requested])
+            if embeddings[requested].any()
+            else np.zeros(len(embeddings))
         )
         for k in (1, 12, len(embeddings), 10 * len(embeddings)):
-            positions, scores = found.top_k(embeddings[asked], k, "cosine")
+            positions, scores = result.top_k(embeddings[requested], k, "cosine")
             count = min(k, len(embeddings))
             assert len(set(positions.tolist())) == count
             assert scores == pytest.approx(truth[positions], abs=2e-3)  # the smallest have three digits
@@ -55,24 +57,26 @@ def test_neighbours_by_cosine_whatever_their_size(
 @pytest.mark.parametrize("size", SIZES)
 def test_halves_propose_the_best_of_a_query_of_any_size(tmp_path: Path, size: float) -> None:
     rng = np.random.default_rng(1)
-    near = rng.standard_normal(16) + 2e-4 * rng.standard_normal((300, 16))  # closer than halves can tell
-    embeddings = near.astype(np.float32)
-    found = write_items(tmp_path / "x.lance", embeddings)
+    neighbours = rng.standard_normal(16) + 2e-4 * rng.standard_normal(
+        (300, 16)
+    )  # closer than halves can tell
+    embeddings = neighbours.astype(np.float32)
+    result = write_items(tmp_path / "x.lance", embeddings)
     vector = (size * rng.standard_normal(16)).astype(np.float32)
     exact = embeddings.astype(np.float64) @ vector.astype(np.float64)
     for similar in ("dot", "cosine"):
         truth = (
             exact / np.linalg.norm(embeddings.astype(np.float64), axis=1) if similar == "cosine" else exact
         )
-        taken = found.float16_index
+        taken = result.float16_index
         assert taken is not None
         assert set(np.argsort(-truth)[:5]) <= set(taken.candidates(vector, 5, cosine=similar == "cosine"))
 
 
 def test_the_table_and_the_halves_know_the_same_lengths(tmp_path: Path) -> None:
     embeddings = of_any_size()
-    found = write_items(tmp_path / "x.lance", embeddings)
-    held = ItemsTable(found.dataset, embeddings.shape[1])
+    result = write_items(tmp_path / "x.lance", embeddings)
+    held = ItemsTable(result.dataset, embeddings.shape[1])
     expected = np.linalg.norm(embeddings.astype(np.float64), axis=1)
     assert held.norms == pytest.approx(expected, rel=1e-5, abs=1e-44)
-    assert found.norms == pytest.approx(held.norms)
+    assert result.norms == pytest.approx(held.norms)

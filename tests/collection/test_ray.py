@@ -39,17 +39,23 @@ def test_a_node_that_is_killed_costs_nothing(tmp_path: Path) -> None:
     if CLUSTER_READY not in out.splitlines():
         pytest.skip(f"no cluster of two nodes can be started here in {LONG} s: {out}")
     assert code == 0, "it hangs" if code is None else err[-2000:]
-    said = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
-    assert (said["items"], said["parts"], said["added"], said["same"], said["failed"]) == (24, 24, 24, 1, 1)
+    message = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+    assert (message["items"], message["parts"], message["added"], message["same"], message["failed"]) == (
+        24,
+        24,
+        24,
+        1,
+        1,
+    )
     # The node was taken away after three; it may have had nothing in hand just then.
-    assert said["commits"] > 3
-    found, whole = (
+    assert message["commits"] > 3
+    result, full = (
         collection.open(path, encoder=tiny_encoder()),
         collection.build(source, tiny_encoder(), tmp_path / "y.lance"),
     )
-    assert found.ids == whole.ids and np.allclose(found.embeddings, whole.embeddings, rtol=1e-5, atol=1e-6)
-    assert found.failed == whole.failed
-    assert np.allclose(found.relevance(2, 9), whole.relevance(2, 9), rtol=0.02, atol=1e-4)
+    assert result.ids == full.ids and np.allclose(result.embeddings, full.embeddings, rtol=1e-5, atol=1e-6)
+    assert result.failed == full.failed
+    assert np.allclose(result.relevance(2, 9), full.relevance(2, 9), rtol=0.02, atol=1e-4)
 
 
 def test_a_backend_that_is_none(tmp_path: Path) -> None:
@@ -67,12 +73,12 @@ class Here(ray_backend.RayWorkerPool):
 
 def test_parts_where_the_first_items_cannot_be_taken_apart(tmp_path: Path) -> None:
     source, path = write_pictures(tmp_path / "in", 5), tmp_path / "x.lance"
-    found = collection.build(source, tiny_encoder(), path)
+    indexed = collection.build(source, tiny_encoder(), path)
     for gone in ("000.png", "002.png"):
         (source / "even" / gone).unlink()
-    failed = make_missing_parts(found, Here(make_actor=tiny_encoder, count=1), progress=False)
+    failed = make_missing_parts(indexed, Here(make_actor=tiny_encoder, count=1), progress=False)
     assert [Path(name).name for name, _ in failed] == ["000.png", "002.png"]
-    assert found.parts.ids == set(found.ids[2:])
+    assert indexed.parts.ids == set(indexed.ids[2:])
 
 
 def test_workers_that_cannot_start_are_not_started_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,10 +99,10 @@ def test_workers_that_cannot_start_are_not_started_for_ever(monkeypatch: pytest.
         exceptions=SimpleNamespace(RayError=Lost, RayTaskError=Broken),
     )  # fmt: skip
     monkeypatch.setattr(ray_backend, "import_ray", lambda: ray)
-    made = iter(range(50))  # more than that is for ever
-    pool = ray_backend.RayWorkerPool(lambda: (next(made), actor)[1], 2)
+    built = iter(range(50))  # more than that is for ever
+    pool = ray_backend.RayWorkerPool(lambda: (next(built), actor)[1], 2)
     pool.start()
     pool.start()
     with pytest.raises(InputError, match="no worker can start: MemoryError: no room"):
         list(pool.run_in_order("embed_items", [()]))
-    assert next(made) <= 2 + ray_backend.MAX_ATTEMPTS
+    assert next(built) <= 2 + ray_backend.MAX_ATTEMPTS

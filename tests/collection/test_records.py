@@ -94,11 +94,11 @@ def test_where_filters_as_python_does(
     where: str, expected: set[str], encoder: bilrp.Encoder, tmp_path: Path
 ) -> None:
     stored = collection.build(RECORDS, encoder, tmp_path / "c.lance")
-    near = stored.nearest("A cat.", 10, where=where)
-    assert {hit.id for hit in near} == expected
+    neighbours = stored.nearest("A cat.", 10, where=where)
+    assert {hit.id for hit in neighbours} == expected
     everything = {hit.id: hit.score for hit in stored.nearest("A cat.", 10)}
     scores = sorted((everything[i] for i in expected), reverse=True)
-    assert [hit.score for hit in near] == pytest.approx(scores, abs=1e-6)
+    assert [hit.score for hit in neighbours] == pytest.approx(scores, abs=1e-6)
 
 
 @pytest.mark.parametrize("where", ["colour = 'red'", "year >", "DROP TABLE items", "lang + 1", ""])
@@ -348,12 +348,12 @@ def test_two_writers_of_records(folder: Path, encoder: bilrp.Encoder, tmp_path: 
     assert [writer.wait(timeout=200) for writer in writers] == [0, 0]
     stored = collection.open(tmp_path / "c.lance", encoder)
     assert sorted(stored.ids) == sorted(f"r{n}" for n in range(150))
-    again = collection.build(
+    second = collection.build(
         [{"id": f"r{n}", "text": f"{n} dogs run.", "n": n, "v": "last"} for n in range(150)],
         encoder,
         tmp_path / "c.lance",
     )
-    assert len(again) == 150 and {row["v"] for row in again.metadata} == {"last"}
+    assert len(second) == 150 and {row["v"] for row in second.metadata} == {"last"}
 
 
 def test_search_with_a_condition_on_the_command_line(
@@ -361,9 +361,9 @@ def test_search_with_a_condition_on_the_command_line(
 ) -> None:
     def run(*arguments: object) -> str:
         command = [sys.executable, "-m", "bilrp", *map(str, arguments)]
-        code, said, errors = run_command(command, os.environ, seconds=120)
+        code, message, errors = run_command(command, os.environ, seconds=120)
         assert code == 0, errors
-        return said
+        return message
 
     (tmp_path / "t.jsonl").write_text("\n".join(json.dumps(r) for r in RECORDS))
     np.save(tmp_path / "v.npy", vectors)

@@ -89,8 +89,8 @@ def test_the_explanation_of_a_repaired_similarity_adds_up_to_its_score(name: str
         for j in range(9):
             product = 0.0 if i in dropped else float((matrix @ a.parts[i]) @ (matrix @ b.parts[j]))
             assert float(explanation.relevance[i, j]) == pytest.approx(product / scale, abs=1e-10)
-    kept = sum((a.parts[i] for i in range(9) if i not in dropped), torch.zeros(h, dtype=torch.float64))
-    rest = float(left @ right) - float((matrix @ kept) @ (matrix @ b.parts.sum(0)))
+    stored = sum((a.parts[i] for i in range(9) if i not in dropped), torch.zeros(h, dtype=torch.float64))
+    rest = float(left @ right) - float((matrix @ stored) @ (matrix @ b.parts.sum(0)))
     assert explanation.unattributed == pytest.approx(rest / scale, abs=1e-10)
     assert explanation.similarity == f"{base}, repaired"
 
@@ -222,15 +222,15 @@ def test_words_are_found_left_out_and_removed_in_texts(tmp_path: Path) -> None:
     none = torch.zeros(0, len(own), dtype=torch.float64)
     repair = Repair(none, none, (correction,), "cosine", d.origin, (report("removal"),))
     explanation = bilrp.pair(d, b, similarity=repair.similarity)
-    kept = d.embedding - d.parts[regions].sum(0)
-    cosine = float(kept @ b.embedding / (kept.norm() * b.embedding.norm()))
+    stored = d.embedding - d.parts[regions].sum(0)
+    cosine = float(stored @ b.embedding / (stored.norm() * b.embedding.norm()))
     assert explanation.score == pytest.approx(cosine, abs=1e-10)
     rest = explanation.score - float(explanation.relevance.sum())
     assert explanation.unattributed == pytest.approx(rest, abs=1e-12)
     assert float(explanation.relevance[regions].abs().sum()) == 0
     loaded = Repair.load(repair.save(tmp_path / "rain.safetensors"))
-    assert torch.allclose(loaded.embed(encoder, text), kept, rtol=0, atol=1e-10)
-    assert torch.allclose(loaded.decompose(encoder, text).embedding, kept, rtol=0, atol=1e-10)
+    assert torch.allclose(loaded.embed(encoder, text), stored, rtol=0, atol=1e-10)
+    assert torch.allclose(loaded.decompose(encoder, text).embedding, stored, rtol=0, atol=1e-10)
 
 
 def test_neighbours_are_counted_as_in_a_loop() -> None:
@@ -260,11 +260,11 @@ def test_neighbours_are_counted_as_in_a_loop() -> None:
 def pair_of_collections(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[collection.Collection, collection.Collection]:
-    place = tmp_path_factory.mktemp("repair")
+    path = tmp_path_factory.mktemp("repair")
     encoder = replace(tiny_encoder(), similarity="cosine")
     clean, stamped = (
         collection.build(
-            write_scenes(place / name, COUNT, stamped=name == "stamped"), encoder, place / f"{name}.lance"
+            write_scenes(path / name, COUNT, stamped=name == "stamped"), encoder, path / f"{name}.lance"
         )
         for name in ("clean", "stamped")
     )
@@ -283,15 +283,15 @@ def test_each_method_restores_neighbours_of_stamped_items(pair_of_collections, m
     clean, stamped = pair_of_collections
     carriers = list(range(0, len(stamped), 3))
     repair = stamped.repair(part=[12, 13, 14, 15], of=0, method=method)
-    found = repair.report
-    assert found.carriers == len(carriers) and found.method == method
+    result = repair.report
+    assert result.carriers == len(carriers) and result.method == method
     before, after = (
         recall(clean.embeddings, rows, carriers)
         for rows in (stamped.embeddings, repair.apply(stamped.embeddings))
     )
     assert after > before + 0.1
     # the prediction, measured on other items without any label, and the truth
-    assert found.after.restored - found.before.restored == pytest.approx(after - before, abs=0.25)
+    assert result.after.restored - result.before.restored == pytest.approx(after - before, abs=0.25)
     explanation = stamped.explain(0, 3, similarity=repair.similarity)
     total = float(explanation.relevance.double().sum()) + explanation.unattributed
     corrected = repair.apply(stamped.embeddings[[0, 3]]).astype(float)
@@ -307,15 +307,15 @@ def test_the_choice_reaches_the_goals_and_is_applied_by_search(pair_of_collectio
     _, stamped = pair_of_collections
     suspect = next(s for s in stamped.audit(sample=48).suspects if s.kind == "alike")
     repair = stamped.repair(suspect=suspect)
-    found = repair.report
-    assert found.after.restored > found.before.restored and not found.missed, str(found)
-    assert found.before.others - found.after.others <= 0.02
+    result = repair.report
+    assert result.after.restored > result.before.restored and not result.missed, str(result)
+    assert result.before.others - result.after.others <= 0.02
     loaded = Repair.load(repair.save(tmp_path / "bar.safetensors"))
     corrected = torch.from_numpy(loaded.apply(stamped.embeddings))
     expected = find_neighbours(corrected, cosine=True)
     for item in (0, 1, 3):
-        near = [position for position, _ in loaded.rank(stamped, item, 11) if position != item]
-        assert near == expected[item].tolist()
+        neighbours = [position for position, _ in loaded.rank(stamped, item, 11) if position != item]
+        assert neighbours == expected[item].tolist()
     # a new file: the part is detected and removed
     position, score = loaded.rank(stamped, stamped.original_input(0), 11)[0]
     assert position == 0 and score == pytest.approx(1, abs=1e-4)
@@ -344,9 +344,9 @@ def test_the_part_is_located_to_the_pixel_and_detected(pair_of_collections) -> N
 def test_what_helps_nobody_is_refused(pair_of_collections) -> None:
     """A corner that carriers do not share: removing it restores nothing."""
     clean, _ = pair_of_collections
-    with pytest.raises(RefusedRepairError, match="decides no neighbours") as caught:
+    with pytest.raises(RefusedRepairError, match="decides no neighbours") as raised:
         clean.repair(part=[0], of=0, carriers=list(range(30)))
-    assert caught.value.report.candidates
+    assert raised.value.report.candidates
 
 
 def test_what_cannot_be_repaired_is_said(pair_of_collections) -> None:

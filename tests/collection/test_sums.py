@@ -24,10 +24,10 @@ pytest.importorskip("lance", reason="collections need bilrp[collection]")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve items with their parts, of which one was taken out: data, versions and deletions of both tables."""
     folder = tmp_path_factory.mktemp("sums")
-    found = collection.build(
+    indexed = collection.build(
         write_pictures(folder / "in", 12), tiny_encoder(), folder / "x.lance", parts=True
     )
-    found.remove([3])
+    indexed.remove([3])
     return folder / "x.lance"
 
 
@@ -78,10 +78,10 @@ def test_parts_that_were_changed_are_refused(mine: Path) -> None:
     before = collection.open(mine, tiny_encoder()).decomposition(0).parts
     file = listed(mine, "parts.lance/data/*.lance")[0]
     change(file, 200)
-    found = collection.open(mine, tiny_encoder())
-    assert len(found.nearest(0, 3)) == 3, "items are whole"
+    indexed = collection.open(mine, tiny_encoder())
+    assert len(indexed.nearest(0, 3)) == 3, "items are whole"
     with pytest.raises(InputError, match=r"is damaged: parts.lance/data/"):
-        found.decomposition(0)
+        indexed.decomposition(0)
     assert before.any()
 
 
@@ -104,8 +104,8 @@ def test_every_damage_is_one_line_of_check(mine: Path, kind: str) -> None:
     assert integrity.check(str(mine)) == []
     pattern, damage = DAMAGES[kind]
     damage(listed(mine, pattern)[0])  # versions are counted down: the first is the latest
-    found = [str(each) for each in integrity.check(str(mine))]
-    assert found and all("\n" not in line for line in found), found
+    result = [str(each) for each in integrity.check(str(mine))]
+    assert result and all("\n" not in line for line in result), result
 
 
 def test_two_files_that_changed_places_are_noticed(mine: Path) -> None:
@@ -127,10 +127,10 @@ def test_what_check_says_repairs_it(mine: Path, made: Path) -> None:
     assert "12 items (000.png" in lines[0] and "--drop" in lines[2], lines
     assert command("check", mine, "--drop").returncode == 0
     assert command("check", mine).stdout.endswith("every file is the one that was written\n")
-    again = collection.build(made.parent / "in", tiny_encoder(), mine, parts=True)
+    second = collection.build(made.parent / "in", tiny_encoder(), mine, parts=True)
     for key in truth.ids:
-        assert np.array_equal(again.embedding(key), truth.embedding(key))
-        assert np.array_equal(again.decomposition(key).parts, truth.decomposition(key).parts)
+        assert np.array_equal(second.embedding(key), truth.embedding(key))
+        assert np.array_equal(second.decomposition(key).parts, truth.decomposition(key).parts)
     assert integrity.check(str(mine)) == []
 
 
@@ -158,9 +158,9 @@ def test_parts_that_somebody_removed_are_made_and_recorded_again(mine: Path) -> 
     (damage,) = integrity.check(str(mine))
     assert "remove parts.lance" in str(damage)
     shutil.rmtree(mine / "parts.lance")
-    found = collection.open(mine, tiny_encoder())
-    found.make_parts()
-    found.decomposition(0)
+    indexed = collection.open(mine, tiny_encoder())
+    indexed.make_parts()
+    indexed.decomposition(0)
     assert integrity.check(str(mine)) == []
 
 

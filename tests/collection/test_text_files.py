@@ -28,8 +28,8 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     return sentence(ARCHITECTURES[0].save(tmp_path_factory.mktemp("model"), dtype=torch.float32))
 
 
-def texts_of(found: collection.Collection) -> list[str]:
-    return sorted(str(found.original_input(position)) for position in range(len(found)))
+def texts_of(result: collection.Collection) -> list[str]:
+    return sorted(str(result.original_input(position)) for position in range(len(result)))
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".csv", ".jsonl"])
@@ -45,12 +45,12 @@ def test_rows_that_are_gone_are_pruned(tmp_path: Path, encoder: Encoder, suffix:
     collection.build([write("The cat sat.", "It rains.", "A dog ran."), "Of no file."], encoder, path)
     source = write("The cat sat.", "A dog ran.")  # one from the middle: the last one moves up
     assert len(build_with_report(source, encoder, path)[0]) == 4, "nothing is removed unless it is asked for"
-    found, report = build_with_report(source, encoder, path, prune=True)
-    assert report.removed == 1 and texts_of(found) == ["A dog ran.", "Of no file.", "The cat sat."]
-    found, report = build_with_report(
+    result, report = build_with_report(source, encoder, path, prune=True)
+    assert report.removed == 1 and texts_of(result) == ["A dog ran.", "Of no file.", "The cat sat."]
+    result, report = build_with_report(
         write("The cat sat.", "A dog ran.", "Two kittens."), encoder, path, prune=True
     )
-    assert report.removed == 0 and len(found) == 4 and "A dog ran." in texts_of(found)
+    assert report.removed == 0 and len(result) == 4 and "A dog ran." in texts_of(result)
 
 
 def test_a_file_of_texts_is_read_alike_wherever_it_lies(tmp_path: Path, encoder: Encoder) -> None:
@@ -64,8 +64,8 @@ def test_a_file_of_texts_is_read_alike_wherever_it_lies(tmp_path: Path, encoder:
     assert texts_of(by_folder) == texts_of(by_files) == ["A dog ran.", "It rains.", "The cat sat."]
     assert sorted(by_folder.groups()) == ["", "may"]
     (folder / "a.txt").write_text("It rains.\n")
-    found, report = build_with_report(tmp_path / "notes", encoder, tmp_path / "x.lance", prune=True)
-    assert report.removed == 1 and texts_of(found) == ["A dog ran.", "It rains."]
+    result, report = build_with_report(tmp_path / "notes", encoder, tmp_path / "x.lance", prune=True)
+    assert report.removed == 1 and texts_of(result) == ["A dog ran.", "It rains."]
     (folder / "a.txt").unlink()
     assert texts_of(build_with_report(tmp_path / "notes", encoder, tmp_path / "x.lance", prune=True)[0]) == [
         "A dog ran."
@@ -99,7 +99,7 @@ def test_a_cluster_that_did_not_start_is_not_said_to_be_missing(
     monkeypatch.setattr(
         ray_backend, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init)
     )
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as message:
         warnings.simplefilter("always")
         for address, words in (
             (None, r"Ray did not start .*\(the raylet did not answer"),
@@ -110,20 +110,20 @@ def test_a_cluster_that_did_not_start_is_not_said_to_be_missing(
                 ray_backend.open_worker_pool(encoder, address=address),
             ):
                 pass
-    assert not said
+    assert not message
 
 
 def test_hits_of_a_text_are_highlighted(tmp_path: Path, encoder: Encoder) -> None:
     texts = ["The cat sat.", "It rains. Stay in!", "Two dogs run through the snow; one jumps."]
-    found = collection.build(texts, encoder, tmp_path / "x.lance")
-    near = found.nearest("A dog ran.", 2)
-    hits = found.highlight("A dog ran.", near)
-    for neighbour, hit in zip(near, hits, strict=True):
-        text = found.original_input(neighbour.position)
+    indexed = collection.build(texts, encoder, tmp_path / "x.lance")
+    neighbours = indexed.nearest("A dog ran.", 2)
+    hits = indexed.highlight("A dog ran.", neighbours)
+    for neighbour, hit in zip(neighbours, hits, strict=True):
+        text = indexed.original_input(neighbour.position)
         assert hit.score == pytest.approx(neighbour.score, abs=1e-5)
         assert all(str(text)[s.start : s.end] == s.text for s in hit.passage)
-    again = found.highlight("A dog ran.", [near[0].position, near[1].id])
-    assert [hit.to_dict() for hit in again] == [hit.to_dict() for hit in hits]
-    assert found.highlight(0, [1])[0].query[0].text == str(found.original_input(0)).split()[0]
+    second = indexed.highlight("A dog ran.", [neighbours[0].position, neighbours[1].id])
+    assert [hit.to_dict() for hit in second] == [hit.to_dict() for hit in hits]
+    assert indexed.highlight(0, [1])[0].query[0].text == str(indexed.original_input(0)).split()[0]
     with pytest.raises(InputError, match="decomposition"):
-        found.highlight(found.decomposition(0), [1])
+        indexed.highlight(indexed.decomposition(0), [1])

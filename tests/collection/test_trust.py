@@ -64,15 +64,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_opening_imports_nothing_and_follows_no_path(
     here: Path, name: str, options: dict[str, Any], command: str
 ) -> None:
-    said = SAID | {"encoder": name, "origin": ORIGIN | {"encoder": name}, "options": options}
-    path = str(write_forged_collection(here / "x.lance", said, rows(), WIDTH))
-    with pytest.raises(InputError) as caught:
+    message = SAID | {"encoder": name, "origin": ORIGIN | {"encoder": name}, "options": options}
+    path = str(write_forged_collection(here / "x.lance", message, rows(), WIDTH))
+    with pytest.raises(InputError) as raised:
         if command == "open":
             collection.open(path).encoder  # noqa: B018
         else:
             app([command, path, *(["asked.png"] if command == "search" else [])], standalone_mode=False)
     assert not (here / "ran").exists(), "a module of the current folder was imported"
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -123,17 +123,17 @@ def test_an_id_is_no_condition(tmp_path: Path) -> None:
     """An id of a collection stands in a condition of Lance: with a quote in it, all items would be deleted."""
     some = rows()
     some[1]["id"] = "x' OR '1' = '1"
-    found = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
-    assert found.remove([1]) == 1 and len(found) == 2
+    indexed = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
+    assert indexed.remove([1]) == 1 and len(indexed) == 2
 
 
 # ------------------------------------------------------------ what it says of itself
 
 
 def broken(change: Callable[[dict[str, Any]], object]) -> bytes:
-    said = copy.deepcopy(SAID)
-    change(said)
-    return json.dumps(said).encode()
+    message = copy.deepcopy(SAID)
+    change(message)
+    return json.dumps(message).encode()
 
 
 DAMAGES: dict[str, bytes] = {
@@ -165,15 +165,15 @@ DAMAGES: dict[str, bytes] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_description_is_one_line_on_opening(tmp_path: Path, damage: str) -> None:
     path = write_forged_collection(tmp_path / "x.lance", DAMAGES[damage], rows(), WIDTH)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised:
         collection.open(path)
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 400
+    assert str(path) in str(raised.value) and "\n" not in str(raised.value) and len(str(raised.value)) < 400
 
 
 def test_an_honest_description_opens(tmp_path: Path) -> None:
-    found = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, rows(), WIDTH))
-    assert np.array_equal(found.embeddings, np.stack([row["embedding"] for row in rows()]))
-    assert [near.position for near in found.nearest(2, k=2)] == [2, 1]
+    indexed = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, rows(), WIDTH))
+    assert np.array_equal(indexed.embeddings, np.stack([row["embedding"] for row in rows()]))
+    assert [neighbours.position for neighbours in indexed.nearest(2, k=2)] == [2, 1]
 
 
 def test_a_column_of_another_type_is_one_line(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_a_row_without_a_value_is_one_line(tmp_path: Path, column: str) -> None:
     """Without its embedding, the positions behind it would be those of others."""
     some = rows()
     some[1][column] = None
-    found = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
+    indexed = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
     with pytest.raises(InputError, match=f"has no {column}"):
-        found.nearest(0)
+        indexed.nearest(0)
 
 
 @pytest.mark.parametrize(
@@ -206,16 +206,16 @@ def test_a_row_without_a_value_is_one_line(tmp_path: Path, column: str) -> None:
 def test_a_forged_view_is_one_line(tmp_path: Path, view: str) -> None:
     some = rows()
     some[0] |= {"view": view, "text": "a cat", "thumbnail": b"x"}
-    found = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
+    indexed = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
     with pytest.raises(InputError, match=r"the thumbnail or text of 0 is damaged"):
-        found.view(0)
+        indexed.view(0)
 
 
 @pytest.mark.parametrize("columns", [[-1, 1], [1, WIDTH], [2, 1], [1, 1]])
 def test_parts_on_coordinates_that_cannot_be_are_refused(tmp_path: Path, columns: list[int]) -> None:
     path = write_forged_collection(tmp_path / "x.lance", SAID, rows(), WIDTH)
-    made = {"columns": np.array(columns, np.int32).tobytes(), "values": bytes(8), "error": 0.0, "frame": b""}
-    table = [{"id": rows()[n]["id"]} | made for n in range(2)]
+    built = {"columns": np.array(columns, np.int32).tobytes(), "values": bytes(8), "error": 0.0, "frame": b""}
+    table = [{"id": rows()[n]["id"]} | built for n in range(2)]
     tables.append_rows(str(path), tables.PARTS_TABLE, table, tables.parts_schema())
     with pytest.raises(InputError, match="coordinates"):
         collection.open(path).relevance(0, 1)
@@ -223,9 +223,9 @@ def test_parts_on_coordinates_that_cannot_be_are_refused(tmp_path: Path, columns
 
 def test_a_forged_measurement_of_an_index_counts_as_none(tmp_path: Path) -> None:
     collection.build(write_pictures(tmp_path / "in", 8), tiny_encoder(), tmp_path / "x.lance")
-    found = collection.open(tmp_path / "x.lance", tiny_encoder())
-    found.items.max_resident_bytes = 0
-    assert found.items.index("dot") is not None
+    indexed = collection.open(tmp_path / "x.lance", tiny_encoder())
+    indexed.items.max_resident_bytes = 0
+    assert indexed.items.index("dot") is not None
     dataset = tables.open_table(str(tmp_path / "x.lance"), tables.ITEMS_TABLE)
     assert dataset is not None
     honest = json.loads(dataset.config()[approximate_index.CONFIG_KEY])
@@ -239,9 +239,9 @@ def test_a_forged_measurement_of_an_index_counts_as_none(tmp_path: Path) -> None
         dataset = tables.open_table(str(tmp_path / "x.lance"), tables.ITEMS_TABLE)
         assert dataset is not None
         dataset.update_config({approximate_index.CONFIG_KEY: json.dumps(honest | forged)})
-        again = collection.open(tmp_path / "x.lance", tiny_encoder())
-        again.items.max_resident_bytes = 0
-        assert again.recall("dot") == honest["recall"]
+        second = collection.open(tmp_path / "x.lance", tiny_encoder())
+        second.items.max_resident_bytes = 0
+        assert second.recall("dot") == honest["recall"]
 
 
 # ------------------------------------------------------------ who made it
@@ -254,8 +254,8 @@ def test_parts_of_other_regions_are_neither_kept_nor_mixed(tmp_path: Path) -> No
     collection.build(texts, sentence(folder), path)
     with pytest.raises(MismatchError, match=r"they differ in regions \(words and sentences\)"):
         collection.open(path, sentence(folder, regions="sentences")).decomposition(0)
-    found = collection.open(path, sentence(folder))
-    assert {found.decomposition(at).regions.kind for at in (0, 1)} == {"words"}
+    indexed = collection.open(path, sentence(folder))
+    assert {indexed.decomposition(at).regions.kind for at in (0, 1)} == {"words"}
     with pytest.raises(MismatchError, match="regions"):  # what is kept is not shown as if it were another's
         collection.open(path, sentence(folder, regions="sentences")).explain(0, 1)
 
@@ -311,18 +311,18 @@ def test_another_encoder_is_refused_where_nothing_is_new(tmp_path: Path, kind: s
 
 def test_a_text_that_no_file_could_be_called_is_a_query(tmp_path: Path) -> None:
     encoder = sentence(ARCHITECTURES[0].save(tmp_path / "bert", dtype=torch.float32))
-    found = collection.build(["The cat sat.", "It rains."], encoder, tmp_path / "x.lance")
-    assert len(found.nearest("The cat\0sat.", k=2)) == 2
+    indexed = collection.build(["The cat sat.", "It rains."], encoder, tmp_path / "x.lance")
+    assert len(indexed.nearest("The cat\0sat.", k=2)) == 2
     some = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "y.lance")
     with pytest.raises(BilrpError):
         some.nearest("a\0b")
 
 
 def test_removing_what_is_no_item_is_said(tmp_path: Path) -> None:
-    found = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "x.lance")
+    indexed = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "x.lance")
     with pytest.raises(
-        InputError, match=rf"001.png is not an item of .*: give a position, an id .*{found.ids[2]}"
+        InputError, match=rf"001.png is not an item of .*: give a position, an id .*{indexed.ids[2]}"
     ):
-        found.remove([0, "001.png"])
-    assert len(found) == 3, "nothing is removed where something is unknown"
-    assert found.remove([found.ids[0], 0]) == 1 and len(found) == 2
+        indexed.remove([0, "001.png"])
+    assert len(indexed) == 3, "nothing is removed where something is unknown"
+    assert indexed.remove([indexed.ids[0], 0]) == 1 and len(indexed) == 2

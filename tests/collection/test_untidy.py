@@ -64,9 +64,9 @@ def test_a_thousand_files_of_which_twenty_are_broken(tmp_path: Path) -> None:
         small(source / f"{name}" / "in it.PNG", 3000 + number)
     broken = source / "broken"
     broken.mkdir()
-    whole = (source / "0" / "0" / "000.png").read_bytes()
+    full = (source / "0" / "0" / "000.png").read_bytes()
     for number in range(4):
-        (broken / f"truncated {number}.png").write_bytes(whole[: len(whole) - 30 - number])
+        (broken / f"truncated {number}.png").write_bytes(full[: len(full) - 30 - number])
         (broken / f"wrong suffix {number}.jpg").write_text(f"{number} is no picture")
         (broken / f"empty {number}.png").touch()
         huge(broken / f"huge {number}.png")
@@ -77,13 +77,13 @@ def test_a_thousand_files_of_which_twenty_are_broken(tmp_path: Path) -> None:
     (source / "0" / "up").symlink_to(source, target_is_directory=True)
     os.mkfifo(source / "pipe.png")
     (source / "notes.txt").write_text("not a picture's name")
-    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
+    result, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
     assert (report.added, report.duplicates, len(report.failed)) == (960, 20, 21)
-    assert len(found) == 960 and len(found.failed) == 21 and len(set(found.names)) == 950 + 1
-    assert {Path(place).parent.name for place, _ in report.failed} == {"broken", "nowhere"}
+    assert len(result) == 960 and len(result.failed) == 21 and len(set(result.names)) == 950 + 1
+    assert {Path(path).parent.name for path, _ in report.failed} == {"broken", "nowhere"}
     assert all(why and "\n" not in why for _, why in report.failed)
-    assert found.names.count("in it.PNG") == 10 and set(found.groups()) >= {"数字", "strange", "6/4"}
-    assert found.decomposition(source / "strange" / "数字.png").regions.count == 16
+    assert result.names.count("in it.PNG") == 10 and set(result.groups()) >= {"数字", "strange", "6/4"}
+    assert result.decomposition(source / "strange" / "数字.png").regions.count == 16
     _, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
     assert (report.added, report.unchanged, report.duplicates, len(report.failed)) == (0, 960, 20, 21)
     assert len(collection.open(tmp_path / "x.lance").failed) == 21  # once each
@@ -96,21 +96,21 @@ def test_names_that_are_no_unicode(tmp_path: Path) -> None:
         small(strange, 9)
     except OSError:
         pytest.skip("needs a file system with such names")
-    found, report = build_with_report(source, tiny_encoder(), path, parts=True, prune=True)
-    assert len(found) == 4 and report.removed == 0 and not report.failed
-    assert found.position(strange) == 0 and found.names[0] == "caf\\xe9.png"
+    result, report = build_with_report(source, tiny_encoder(), path, parts=True, prune=True)
+    assert len(result) == 4 and report.removed == 0 and not report.failed
+    assert result.position(strange) == 0 and result.names[0] == "caf\\xe9.png"
     assert build_with_report(source, tiny_encoder(), path)[1].unchanged == 4
 
 
 def test_what_was_the_same_as_something_that_changed_is_added(tmp_path: Path) -> None:
     source, path = write_pictures(tmp_path / "in", 2), tmp_path / "x.lance"
     shutil.copy(source / "odd" / "001.png", source / "odd" / "a copy.png")
-    found, report = build_with_report(source, tiny_encoder(), path)
-    kept = set(found.ids)
+    result, report = build_with_report(source, tiny_encoder(), path)
+    stored = set(result.ids)
     assert report.duplicates == 1
     small(source / "odd" / "001.png", 5)
-    found, report = build_with_report(source, tiny_encoder(), path)
-    assert len(found) == 3 and kept < set(found.ids)
+    result, report = build_with_report(source, tiny_encoder(), path)
+    assert len(result) == 3 and stored < set(result.ids)
 
 
 def test_a_twin_that_was_read_before_its_like_was_taken_out_is_added(
@@ -120,11 +120,11 @@ def test_a_twin_that_was_read_before_its_like_was_taken_out_is_added(
     source, path = tmp_path / "in", tmp_path / "x.lance"
     small(source / "a.png", 0)
     shutil.copy(source / "a.png", source / "z.png")
-    kept = set(build_with_report(source, tiny_encoder(), path)[0].ids)
+    stored = set(build_with_report(source, tiny_encoder(), path)[0].ids)
     for number, name in enumerate("abc", 1):
         small(source / f"{name}.png", number)
-    found, _ = build_with_report(source, tiny_encoder(), path)
-    assert len(found) == 4 and kept < set(found.ids) and found.position(source / "z.png") is not None
+    result, _ = build_with_report(source, tiny_encoder(), path)
+    assert len(result) == 4 and stored < set(result.ids) and result.position(source / "z.png") is not None
 
 
 @pytest.mark.parametrize("prune", [False, True])
@@ -133,12 +133,12 @@ def test_a_file_that_was_renamed_is_kept_under_its_new_name(tmp_path: Path, prun
     before = collection.build(source, tiny_encoder(), path, parts=True)
     (source / "new").mkdir()
     new = (source / "even" / "000.png").rename(source / "new" / "named.png")
-    found, report = build_with_report(source, tiny_encoder(), path, prune=prune)
-    assert set(found.ids) == set(before.ids) and len(found) == 4
-    at = found.position(new)
-    assert at is not None and found.original_input(at) == new and found.names[at] == "named.png"
-    assert found.ids[at] == before.ids[0] and found.groups()["new"] == [at]
-    assert np.array_equal(found.embeddings[at], before.embeddings[0]) and found.view(at) is not None
+    result, report = build_with_report(source, tiny_encoder(), path, prune=prune)
+    assert set(result.ids) == set(before.ids) and len(result) == 4
+    at = result.position(new)
+    assert at is not None and result.original_input(at) == new and result.names[at] == "named.png"
+    assert result.ids[at] == before.ids[0] and result.groups()["new"] == [at]
+    assert np.array_equal(result.embeddings[at], before.embeddings[0]) and result.view(at) is not None
     assert (report.unchanged, report.duplicates, report.added, report.removed) == (4, 0, 0, 0)
     assert build_with_report(source, tiny_encoder(), path, prune=prune)[1].unchanged == 4
 
@@ -147,9 +147,9 @@ def test_a_copy_elsewhere_does_not_take_the_item_along(tmp_path: Path) -> None:
     source, other, path = write_pictures(tmp_path / "in", 2), tmp_path / "other", tmp_path / "x.lance"
     collection.build(source, tiny_encoder(), path)
     shutil.copytree(source, other)
-    found, report = build_with_report(other, tiny_encoder(), path, prune=True)
-    assert (len(found), report.duplicates, report.removed) == (2, 2, 0)
-    assert found.position(source / "odd" / "001.png") is not None
+    result, report = build_with_report(other, tiny_encoder(), path, prune=True)
+    assert (len(result), report.duplicates, report.removed) == (2, 2, 0)
+    assert result.position(source / "odd" / "001.png") is not None
 
 
 def test_a_file_that_was_renamed_to_another_takes_its_place(tmp_path: Path) -> None:
@@ -160,23 +160,23 @@ def test_a_file_that_was_renamed_to_another_takes_its_place(tmp_path: Path) -> N
     third = one.rename(source / "odd" / "third")
     other.rename(one)
     third.rename(other)  # the two have changed places
-    found = collection.build(source, tiny_encoder(), path)
-    assert set(found.ids) == set(before.ids[1:])
-    assert found.position(source / "even" / "000.png") == found.position(before.ids[1])
-    assert found.position(one) == found.position(before.ids[3])
+    indexed = collection.build(source, tiny_encoder(), path)
+    assert set(indexed.ids) == set(before.ids[1:])
+    assert indexed.position(source / "even" / "000.png") == indexed.position(before.ids[1])
+    assert indexed.position(one) == indexed.position(before.ids[3])
 
 
 def test_what_came_from_no_file_replaces_nothing(tmp_path: Path) -> None:
     inputs, path = list(torch.rand(3, 1, 3, 8, 8)), tmp_path / "x.lance"
     for count in range(1, 4):
-        found, report = build_with_report(inputs[:count], nn.Flatten(), path)
-        assert len(found) == count and (report.added, report.unchanged) == (1, count - 1)
+        result, report = build_with_report(inputs[:count], nn.Flatten(), path)
+        assert len(result) == count and (report.added, report.unchanged) == (1, count - 1)
 
 
 def test_twins_of_what_an_encoder_cannot_are_broken_too(tmp_path: Path) -> None:
     inputs = [torch.rand(1, 3, 4, 4), *[torch.ones(1, 3, 4, 8)] * 3]
-    found, report = build_with_report(inputs, nn.Flatten(), tmp_path / "x.lance")
-    assert len(found) == 1 and len(report.failed) == 3 and report.duplicates == 0
+    result, report = build_with_report(inputs, nn.Flatten(), tmp_path / "x.lance")
+    assert len(result) == 1 and len(report.failed) == 3 and report.duplicates == 0
 
 
 def test_a_source_that_begins_with_broken_files_keeps_them(
@@ -186,8 +186,8 @@ def test_a_source_that_begins_with_broken_files_keeps_them(
     source = write_pictures(tmp_path / "in", 3)
     for number in range(5):
         (source / "even" / f"- {number}.png").touch()
-    found, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
-    assert len(found) == 3 and len(found.failed) == len(report.failed) == 5
+    result, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
+    assert len(result) == 3 and len(result.failed) == len(report.failed) == 5
 
 
 class Picky(nn.Module):
@@ -201,15 +201,15 @@ class Picky(nn.Module):
 
 def test_an_encoder_that_fails_on_some_costs_only_these(tmp_path: Path) -> None:
     values = [0.5, 0.1, 0.6, 0.9, 0.7]
-    found, report = build_with_report(
+    result, report = build_with_report(
         [torch.full((1, 1, 4, 4), v) for v in values], Picky(), tmp_path / "x.lance"
     )
-    assert found.names == ["item 0", "item 2", "item 4"]
+    assert result.names == ["item 0", "item 2", "item 4"]
     assert dict(report.failed) == {
         "item 1": "RuntimeError: too dark",
         "item 3": "its embedding has 8 coordinates, the collection's have 16",
     }
-    assert dict(found.failed) == dict(report.failed)
+    assert dict(result.failed) == dict(report.failed)
 
 
 class Bag(nn.Module):
@@ -228,9 +228,9 @@ def test_encoders_that_begin_inside(tmp_path: Path) -> None:
         bilrp.Encoder(Bag(), name="bag", input_layer="table"),
         [torch.tensor([[n, n + 1]]) for n in range(5)],
     )
-    found = collection.build(inputs, encoder, tmp_path / "x.lance")
+    indexed = collection.build(inputs, encoder, tmp_path / "x.lance")
     with torch.no_grad():
         expected = torch.cat([encoder.module(x) for x in inputs])
-    torch.testing.assert_close(torch.from_numpy(found.embeddings), expected)
-    near = found.nearest(inputs[2], k=1, similarity="cosine")
-    assert near[0].position == 2 and near[0].score == pytest.approx(1.0)
+    torch.testing.assert_close(torch.from_numpy(indexed.embeddings), expected)
+    neighbours = indexed.nearest(inputs[2], k=1, similarity="cosine")
+    assert neighbours[0].position == 2 and neighbours[0].score == pytest.approx(1.0)

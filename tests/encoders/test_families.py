@@ -68,7 +68,7 @@ def test_a_family_of_ones_own_from_a_users_file(own: Path) -> None:
 def test_a_family_with_a_reader_of_its_own_hears_what_it_takes() -> None:
     def make(argument: str, options: EncoderOptions) -> bilrp.Encoder:
         side = assert_instance(options.input_size, int)
-        return bilrp.Encoder(nn.Flatten(), read=lambda thing: torch.zeros(1, 1, side, side))
+        return bilrp.Encoder(nn.Flatten(), read=lambda item: torch.zeros(1, 1, side, side))
 
     toy = EncoderFamily("toy", make, "toy for tests", options=("size", "resize"))
     encoder = load("toy", size=64, resize="pad", families=(*FAMILIES, toy))
@@ -122,9 +122,9 @@ def test_nonsense_is_refused_whoever_would_hear_it(own: Path, name: str) -> None
     ],
 )
 def test_slips_are_one_line(own: Path, name: str, said: str) -> None:
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=said) as raised:
         load(name)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_vgg_without_a_download_hears_all_its_options() -> None:

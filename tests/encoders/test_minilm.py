@@ -56,14 +56,18 @@ def read(encoder: bilrp.Encoder, text: str) -> Item:
 
 
 def test_three_lines_explain_a_cosine(minilm: bilrp.Encoder) -> None:
-    found = bilrp.explain(minilm, "A cat sat on the mat.", "The kitten rested on a rug.", similarity="cosine")
-    names_a, names_b = found.a.regions.names, found.b.regions.names
+    explanation = bilrp.explain(
+        minilm, "A cat sat on the mat.", "The kitten rested on a rug.", similarity="cosine"
+    )
+    names_a, names_b = explanation.a.regions.names, explanation.b.regions.names
     assert names_a is not None and names_b is not None
-    best = found.top(1)[0]
+    best = explanation.top(1)[0]
     assert (names_a[best.a], names_b[best.b]) == ("cat", "kitten")
     assert names_a[0] == "[CLS]" and names_a[-1] == "[SEP]"
-    assert found.score == pytest.approx(float(found.relevance.sum()) + found.unattributed, abs=1e-6)
-    assert found.a.origin["composite"] == "centered(transformer(0))"
+    assert explanation.score == pytest.approx(
+        float(explanation.relevance.sum()) + explanation.unattributed, abs=1e-6
+    )
+    assert explanation.a.origin["composite"] == "centered(transformer(0))"
 
 
 def test_embeddings_are_those_of_a_padded_batch(minilm: bilrp.Encoder, folder: Path) -> None:
@@ -77,9 +81,9 @@ def test_embeddings_are_those_of_a_padded_batch(minilm: bilrp.Encoder, folder: P
     with torch.no_grad():
         hidden, mask = model(**batch).last_hidden_state, batch["attention_mask"][..., None]
         expected = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1))
-        found = torch.cat([minilm.module(read(minilm, text).x) for text in texts])
+        result = torch.cat([minilm.module(read(minilm, text).x) for text in texts])
     assert len({read(minilm, text).x.shape[1] for text in texts}) > 3
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
 
 
 def test_embeddings_are_those_of_sentence_transformers(minilm: bilrp.Encoder, folder: Path) -> None:
@@ -87,8 +91,8 @@ def test_embeddings_are_those_of_sentence_transformers(minilm: bilrp.Encoder, fo
     model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     expected = model.encode(list(TEXTS), convert_to_tensor=True)
     with torch.no_grad():
-        found = torch.cat([minilm.module(read(minilm, text).x) for text in TEXTS])
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        result = torch.cat([minilm.module(read(minilm, text).x) for text in TEXTS])
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("features", ["word", "sum"])
@@ -102,9 +106,9 @@ def test_parts_equal_a_plain_implementation(folder: Path, features: Literal["wor
     numbers = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
     parts, embedding = parts_and_embedding(folder, numbers, normalise=True, features=features)
     for mode in ("push", "pull"):
-        found = bilrp.decompose(encoder, text, mode=mode, composite=composites.transformer())
-        torch.testing.assert_close(found.embedding, torch.from_numpy(embedding), rtol=0, atol=1e-10)
-        torch.testing.assert_close(found.parts, torch.from_numpy(parts), rtol=0, atol=1e-8)
+        decomposition = bilrp.decompose(encoder, text, mode=mode, composite=composites.transformer())
+        torch.testing.assert_close(decomposition.embedding, torch.from_numpy(embedding), rtol=0, atol=1e-10)
+        torch.testing.assert_close(decomposition.parts, torch.from_numpy(parts), rtol=0, atol=1e-8)
 
 
 def test_words_sum_their_subwords(exact: bilrp.Encoder) -> None:
@@ -131,19 +135,21 @@ def test_padding_changes_no_part(exact: bilrp.Encoder) -> None:
         hidden = transformer(inputs_embeds=given, attention_mask=mask).last_hidden_state
         return torch.nn.functional.normalize(hidden[:, :count].mean(1))
 
-    found = bilrp.decompose(by_hand, padded)
+    decomposition = bilrp.decompose(by_hand, padded)
     alone = bilrp.decompose(exact, x, regions=bilrp.regions.tokens(), composite=composites.transformer())
-    torch.testing.assert_close(found.embedding, alone.embedding, rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.parts[:count], alone.parts, rtol=0, atol=1e-12)
-    assert float(found.parts[count:].abs().max()) == 0
+    torch.testing.assert_close(decomposition.embedding, alone.embedding, rtol=0, atol=1e-12)
+    torch.testing.assert_close(decomposition.parts[:count], alone.parts, rtol=0, atol=1e-12)
+    assert float(decomposition.parts[count:].abs().max()) == 0
 
 
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD.keys())
 def test_odd_texts_add_up(minilm: bilrp.Encoder, text: str) -> None:
-    found = bilrp.explain(minilm, text, TEXTS[0], similarity="dot")
-    assert found.relevance.isfinite().all() and found.a.regions.names is not None
-    assert found.score == pytest.approx(float(found.relevance.sum()) + found.unattributed, abs=1e-5)
-    assert isinstance(found.a.view, Text) and found.a.view.text == text
+    explanation = bilrp.explain(minilm, text, TEXTS[0], similarity="dot")
+    assert explanation.relevance.isfinite().all() and explanation.a.regions.names is not None
+    assert explanation.score == pytest.approx(
+        float(explanation.relevance.sum()) + explanation.unattributed, abs=1e-5
+    )
+    assert isinstance(explanation.a.view, Text) and explanation.a.view.text == text
 
 
 def test_empty_texts_are_refused(minilm: bilrp.Encoder) -> None:
@@ -158,10 +164,12 @@ def test_the_longest_text_and_longer(folder: Path, caplog: pytest.LogCaptureFixt
     for limit, longest in ((None, 256), (512, 512)):
         encoder = sentence("minilm", max_seq_length=limit, regions="sentences")
         caplog.clear()
-        found = bilrp.decompose(encoder, text)
+        decomposition = bilrp.decompose(encoder, text)
         assert read(encoder, text).x.shape[1] == longest
         assert f"602 tokens is truncated to the encoder's maximum of {longest}" in caplog.text
-        torch.testing.assert_close(found.parts.sum(0) + found.unattributed, found.embedding)
+        torch.testing.assert_close(
+            decomposition.parts.sum(0) + decomposition.unattributed, decomposition.embedding
+        )
     with pytest.raises(InputError, match="at most 512, got 513"):
         sentence("minilm", max_seq_length=513)
 
@@ -180,11 +188,11 @@ def test_highlights_are_the_products_of_parts(minilm: bilrp.Encoder) -> None:
     """In float32, with the original text in every span, also where it is truncated."""
     query, passages = TEXTS[0], [*TEXTS[1:3], "Cats `sleep()` (anywhere) — 👩‍🚀 שלום. " * 200]
     spec = bilrp.regions.words(punctuation="join")
-    asked = bilrp.decompose(minilm, query, regions=spec)
+    requested = bilrp.decompose(minilm, query, regions=spec)
     for passage, hit in zip(passages, bilrp.highlight(minilm, query, passages), strict=True):
         assert all(passage[s.start : s.end] == s.text for s in hit.passage)
         if len(passage) < 1000:
             parts = bilrp.decompose(minilm, passage, regions=spec)
-            scale = asked.embedding.norm() * parts.embedding.norm()
-            assert float((hit.values - parts.parts @ asked.embedding / scale).abs().max()) < 1e-6
-            assert float((hit.sides[0].values - asked.parts @ parts.embedding / scale).abs().max()) < 1e-6
+            scale = requested.embedding.norm() * parts.embedding.norm()
+            assert float((hit.values - parts.parts @ requested.embedding / scale).abs().max()) < 1e-6
+            assert float((hit.sides[0].values - requested.parts @ parts.embedding / scale).abs().max()) < 1e-6

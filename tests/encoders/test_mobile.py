@@ -70,13 +70,13 @@ def test_other_weights_are_refused(maker, design: Architecture, tmp_path: Path) 
     (tmp_path / "text.pth").write_text("no weights")
     torch.save([1, 2], tmp_path / "list.pth")
     torch.save({**stored, f"{first}.weight": stored[f"{first}.weight"] * float("nan")}, tmp_path / "nan.pth")
-    for name, said in (
+    for name, message in (
         ("less", "is missing"),
         ("text", "not a torch file"),
         ("list", "state dict"),
         ("nan", "NaN"),
     ):
-        with pytest.raises(WeightsError, match=said):
+        with pytest.raises(WeightsError, match=message):
             maker(weights=tmp_path / f"{name}.pth")
     with pytest.raises(InputError, match="no such weights file"):
         maker(weights=tmp_path / "nowhere.pth")
@@ -96,8 +96,8 @@ def test_a_planted_patch_is_found(maker, design: Architecture) -> None:
     encoder, side, step = maker(), 96, 32
     blur = evaluation.blur_baseline(step)
     # the middle of a photograph, on two others without their detail
-    with Image.open(photographs[7]) as whole:
-        patch = F.interpolate(read_item(encoder, whole).x, (side, side), mode="bilinear", antialias=True)[0]
+    with Image.open(photographs[7]) as full:
+        patch = F.interpolate(read_item(encoder, full).x, (side, side), mode="bilinear", antialias=True)[0]
     a, b = (blur(read_item(encoder, path).x) for path in photographs[:2])
     a, b, where = evaluation.paste_patch(a, b, patch=patch, at_a=(0, step), at_b=(4 * step, 3 * step))
     explanation = bilrp.explain(encoder, a, b, regions=step)

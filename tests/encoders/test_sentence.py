@@ -71,9 +71,9 @@ def test_embeddings_are_those_of_transformers(saved: tuple[Architecture, Path]) 
     expected = as_transformers_does(
         folder, texts, architecture.pooling, encoder_only=architecture.encoder_only
     )
-    found = torch.stack([embedding(encoder, text) for text in texts])
+    result = torch.stack([embedding(encoder, text) for text in texts])
     # the model's own norms and attention round to float32 in some architectures, padded and unpadded alike
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_push_equals_pull_and_words_sum_their_subwords(saved: tuple[Architecture, Path]) -> None:
@@ -102,11 +102,11 @@ def test_nothing_is_lost_without_biases(saved: tuple[Architecture, Path], tmp_pa
     for name, weight in weights.items():
         weights[name] = torch.zeros_like(weight) if name.endswith("bias") and weight.dim() == 1 else weight
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    found = bilrp.decompose(load(tmp_path, features="sum"), TEXTS[0], composite=transformer())
-    scale = float(found.embedding.norm())
-    assert float(found.unattributed.norm()) < 1e-6 * scale  # norms in float32 leave their rounding
+    decomposition = bilrp.decompose(load(tmp_path, features="sum"), TEXTS[0], composite=transformer())
+    scale = float(decomposition.embedding.norm())
+    assert float(decomposition.unattributed.norm()) < 1e-6 * scale  # norms in float32 leave their rounding
     torch.testing.assert_close(
-        found.embedding, bilrp.decompose(load(tmp_path), TEXTS[0]).embedding, rtol=1e-6, atol=1e-9
+        decomposition.embedding, bilrp.decompose(load(tmp_path), TEXTS[0]).embedding, rtol=1e-6, atol=1e-9
     )
     assert architecture.name
 
@@ -130,13 +130,13 @@ def test_the_model_is_untouched(saved: tuple[Architecture, Path]) -> None:
 def test_parts_equal_a_plain_implementation(bert: Path, features: str) -> None:
     from bert_reference import parts_and_embedding
 
-    found = bilrp.decompose(
+    decomposition = bilrp.decompose(
         load(bert, regions="tokens", features=features), TEXTS[0], composite=transformer()
     )
     numbers = transformers.AutoTokenizer.from_pretrained(bert)(TEXTS[0])["input_ids"]
-    parts, whole = parts_and_embedding(bert, numbers, normalise=False, features=features)
-    torch.testing.assert_close(found.embedding, torch.from_numpy(whole), rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.parts, torch.from_numpy(parts), rtol=0, atol=1e-12)
+    parts, full = parts_and_embedding(bert, numbers, normalise=False, features=features)
+    torch.testing.assert_close(decomposition.embedding, torch.from_numpy(full), rtol=0, atol=1e-12)
+    torch.testing.assert_close(decomposition.parts, torch.from_numpy(parts), rtol=0, atol=1e-12)
 
 
 def test_words_and_sums_do_not_pair(bert: Path) -> None:
@@ -170,19 +170,31 @@ def test_pooling_is_what_the_folder_says(tmp_path: Path, config: dict, pooled) -
     with torch.no_grad():
         expected = pooled(model(input_ids=given["input_ids"]).last_hidden_state)[0]
     torch.testing.assert_close(embedding(encoder, TEXTS[0]), expected)
-    found = bilrp.decompose(encoder, TEXTS[0])
-    torch.testing.assert_close(found.parts.sum(0) + found.unattributed, found.embedding)
+    decomposition = bilrp.decompose(encoder, TEXTS[0])
+    torch.testing.assert_close(
+        decomposition.parts.sum(0) + decomposition.unattributed, decomposition.embedding
+    )
 
 
 def test_two_in_three_lines_add_up(bert: Path) -> None:
-    found = bilrp.explain(load(bert, normalize=True), *TEXTS, similarity="cosine")
-    assert found.relevance.shape == (found.a.regions.count, found.b.regions.count)
-    assert abs(found.score - float(found.relevance.sum()) - found.unattributed) < 1e-12
-    assert found.a.regions.names is not None and found.b.regions.names is not None
-    assert found.a.regions.names[1:-1] == ("The", "cat", "sat", "on", "a", "rug", ",", "unbelievably", ".")
-    assert found.b.regions.names == ("[CLS]", "Two", "kittens", "rested", ".", "[SEP]")
-    assert isinstance(found.a.view, Text)
-    assert found.a.view.spans[0] is None and found.a.view.region_texts[2] == "cat"
+    explanation = bilrp.explain(load(bert, normalize=True), *TEXTS, similarity="cosine")
+    assert explanation.relevance.shape == (explanation.a.regions.count, explanation.b.regions.count)
+    assert abs(explanation.score - float(explanation.relevance.sum()) - explanation.unattributed) < 1e-12
+    assert explanation.a.regions.names is not None and explanation.b.regions.names is not None
+    assert explanation.a.regions.names[1:-1] == (
+        "The",
+        "cat",
+        "sat",
+        "on",
+        "a",
+        "rug",
+        ",",
+        "unbelievably",
+        ".",
+    )
+    assert explanation.b.regions.names == ("[CLS]", "Two", "kittens", "rested", ".", "[SEP]")
+    assert isinstance(explanation.a.view, Text)
+    assert explanation.a.view.spans[0] is None and explanation.a.view.region_texts[2] == "cat"
 
 
 @pytest.mark.parametrize(
@@ -200,8 +212,8 @@ def test_embeddings_are_those_of_sentence_transformers(tmp_path: Path, dense, no
     texts = ["THE CAT", "Two dogs run through the snow; one jumps over the mat.", "a"]
     expected = model.encode(texts, convert_to_tensor=True)
     encoder = sentence(folder)
-    found = torch.stack([embedding(encoder, text) for text in texts])
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    result = torch.stack([embedding(encoder, text) for text in texts])
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-5)
     plain = sentence(folder, prompt="")
     torch.testing.assert_close(
         embedding(plain, texts[0]),
@@ -271,9 +283,13 @@ def test_a_prompt_is_one_mark_and_may_stay_out_of_the_pooling(tmp_path: Path) ->
     model = library.SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     expected = model.encode("A cat.", prompt_name="query", convert_to_tensor=True)
     torch.testing.assert_close(embedding(encoder, "A cat."), expected, rtol=0, atol=1e-5)
-    found = bilrp.decompose(encoder, "A cat.")
-    assert found.regions.names == ("[CLS]", "the query:", "A", "cat", ".", "[SEP]")
-    assert isinstance(found.view, Text) and found.view.text == "A cat." and found.view.spans[1] is None
+    decomposition = bilrp.decompose(encoder, "A cat.")
+    assert decomposition.regions.names == ("[CLS]", "the query:", "A", "cat", ".", "[SEP]")
+    assert (
+        isinstance(decomposition.view, Text)
+        and decomposition.view.text == "A cat."
+        and decomposition.view.spans[1] is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -289,10 +305,10 @@ def test_a_prompt_is_one_mark_and_may_stay_out_of_the_pooling(tmp_path: Path) ->
     ],
 )
 def test_any_text(bert: Path, text: str, names: tuple[str, ...]) -> None:
-    found = bilrp.explain(load(bert), text, TEXTS[1], similarity="dot")
-    assert found.a.regions.names is not None
-    assert found.a.regions.names[1:-1] == names
-    assert abs(found.score - float(found.relevance.sum()) - found.unattributed) < 1e-9
+    explanation = bilrp.explain(load(bert), text, TEXTS[1], similarity="dot")
+    assert explanation.a.regions.names is not None
+    assert explanation.a.regions.names[1:-1] == names
+    assert abs(explanation.score - float(explanation.relevance.sum()) - explanation.unattributed) < 1e-9
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "\u200b\u200b"])
@@ -330,12 +346,12 @@ def test_words_that_the_tokenizer_does_not_know_are_said(
 
 def test_the_longest_text_and_longer(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
     encoder = load(bert)
-    whole = bilrp.decompose(encoder, "cat " * 68)
-    assert whole.regions.count == 70 and not caplog.records
+    full = bilrp.decompose(encoder, "cat " * 68)
+    assert full.regions.count == 70 and not caplog.records
     longer = bilrp.decompose(encoder, "cat " * 99)
     assert longer.regions.count == 70
     assert "101 tokens is truncated to the encoder's maximum of 70" in caplog.text
-    torch.testing.assert_close(longer.parts, whole.parts)
+    torch.testing.assert_close(longer.parts, full.parts)
     assert (
         isinstance(longer.view, Text) and len(longer.view.text) == 4 * 99
     )  # what was left out can still be seen
@@ -347,10 +363,10 @@ def test_the_longest_text_and_longer(bert: Path, caplog: pytest.LogCaptureFixtur
 def test_sentences_and_spans_as_regions(bert: Path) -> None:
     text = "It rains. The cat sat on a rug. Stay in!"
     encoder = load(bert, regions="sentences")
-    found = bilrp.decompose(encoder, text)
-    assert found.regions.names == ("[CLS]", "It rains.", "The cat sat on a rug.", "Stay in!", "[SEP]")
+    decomposition = bilrp.decompose(encoder, text)
+    assert decomposition.regions.names == ("[CLS]", "It rains.", "The cat sat on a rug.", "Stay in!", "[SEP]")
     by_words = bilrp.decompose(load(bert), text)
-    torch.testing.assert_close(found.parts.sum(0), by_words.parts.sum(0))
+    torch.testing.assert_close(decomposition.parts.sum(0), by_words.parts.sum(0))
     spans = bilrp.decompose(load(bert, regions=[(14, 17), (27, 30)]), text)
     assert spans.regions.names == ("[CLS]", "cat", "rug", "[SEP]")
     assert by_words.regions.names is not None
@@ -361,12 +377,12 @@ def test_regions_can_be_asked_for_with_each_explanation(bert: Path) -> None:
     encoder = load(bert)
     text = "It rains. The kittens rested."
     for by in ("tokens", "sentences", [(0, 2)]):
-        found = bilrp.decompose(encoder, text, regions=by)
+        decomposition = bilrp.decompose(encoder, text, regions=by)
         expected = bilrp.decompose(load(bert, regions=by), text)
-        assert found.regions.names == expected.regions.names
-        assert isinstance(found.view, Text) and isinstance(expected.view, Text)
-        assert found.view.spans == expected.view.spans
-        assert torch.equal(found.parts, expected.parts)
+        assert decomposition.regions.names == expected.regions.names
+        assert isinstance(decomposition.view, Text) and isinstance(expected.view, Text)
+        assert decomposition.view.spans == expected.view.spans
+        assert torch.equal(decomposition.parts, expected.parts)
     both = bilrp.explain(encoder, text, "Two kittens.", regions=("sentences", "tokens"), similarity="dot")
     assert both.a.regions.kind == "sentences" and both.b.regions.kind == "tokens"
     with pytest.raises(InputError, match="unknown regions 'letters'"):
@@ -457,9 +473,9 @@ def test_bad_folders_are_one_clear_line(bert: Path, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "modeling_evil.py").write_text("open('ran.txt', 'w')")
     for name, (folder, message) in bad_folders(bert, tmp_path).items():
-        with pytest.raises(InputError, match=message) as caught:
+        with pytest.raises(InputError, match=message) as raised:
             sentence(folder)
-        assert "\n" not in str(caught.value), name
+        assert "\n" not in str(raised.value), name
         assert not (tmp_path / "ran.txt").exists(), name
 
 
@@ -502,8 +518,8 @@ def test_a_folder_that_claims_more_than_it_holds_is_refused_before_anything_is_m
     """Numbers in a configuration, and files nobody would write, take neither memory nor time."""
     folder = ARCHITECTURES[0].save(tmp_path / "model")
     if content is None:
-        with (folder / file).open("r+b") as opened:
-            opened.truncate(70_000_000)
+        with (folder / file).open("r+b") as reopened:
+            reopened.truncate(70_000_000)
     else:
         (folder / file).write_bytes(content)
     with pytest.raises(

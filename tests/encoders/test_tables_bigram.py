@@ -41,8 +41,8 @@ def test_part_two_is_the_papers_formula():
 def test_a_bigram_is_counted_where_it_stands_and_only_in_reading_order():
     maps = torch.zeros(1, 10, 5, 20)
     maps[0, 3, 2, 4] = maps[0, 7, 2, 8] = 1.0
-    found = net.BigramNet(torch.nn.Identity())(maps)[0]
-    assert found.nonzero().flatten().tolist() == [37]
+    result = net.BigramNet(torch.nn.Identity())(maps)[0]
+    assert result.nonzero().flatten().tolist() == [37]
 
 
 def test_no_ink_no_bigrams_and_moving_the_page_changes_nothing():
@@ -86,9 +86,9 @@ def test_with_gamma_zero_parts_are_gradient_times_input():
 def test_weights_survive_writing_and_say_what_they_are(tmp_path):
     part_one = net.DigitNet(width=8, depth=3)
     path = net.save_weights(part_one, tmp_path / "w.safetensors", {"labels": 7})
-    again, about = net.load_weights(path)
+    second, about = net.load_weights(path)
     x = torch.rand(1, 1, 30, 30)
-    torch.testing.assert_close(again(x), part_one(x))
+    torch.testing.assert_close(second(x), part_one(x))
     assert about == {"labels": 7}
 
 
@@ -110,9 +110,9 @@ def test_the_shipped_encoder_reads_pages_and_refuses_what_is_no_image(tmp_path):
     assert item.view.size == page.size and np.array_equal(item.view.pixels[..., 0], np.asarray(page))
     x = item.x
     assert x.shape[:2] == (1, 1) and float(x.min()) >= 0 and float(x.max()) <= 1
-    found = bilrp.explain(encoder, page, page, similarity="cosine")
-    assert found.score == pytest.approx(1.0, abs=1e-4)
-    assert abs(found.unattributed) < 1e-4
+    explanation = bilrp.explain(encoder, page, page, similarity="cosine")
+    assert explanation.score == pytest.approx(1.0, abs=1e-4)
+    assert abs(explanation.unattributed) < 1e-4
     with pytest.raises(InputError, match="no such file"):
         encoder.read(tmp_path / "none.jpg")
 

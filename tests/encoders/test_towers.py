@@ -44,77 +44,79 @@ def as_transformers_does(folder: Path, pair: Pair, text: str, image: Image.Image
     numbers = tokenizer(text, return_tensors="pt", **padding)["input_ids"]
     pixels = pair.processor()(image, return_tensors="pt")["pixel_values"].double()
     with torch.no_grad():
-        found = model(input_ids=numbers, pixel_values=pixels)
-    return found.text_embeds[0], found.image_embeds[0]
+        result = model(input_ids=numbers, pixel_values=pixels)
+    return result.text_embeds[0], result.image_embeds[0]
 
 
 def test_every_kind(saved: tuple[Pair, Path]) -> None:
     pair, folder = saved
-    towers = clip(folder, dtype=torch.float64)
-    wanted = as_transformers_does(folder, pair, TEXTS[0], photograph(0))
-    for thing, tower, embedding in zip(
-        (TEXTS[0], photograph(0)), (towers.text, towers.image), wanted, strict=True
+    dual_encoder = clip(folder, dtype=torch.float64)
+    expected = as_transformers_does(folder, pair, TEXTS[0], photograph(0))
+    for item, tower, embedding in zip(
+        (TEXTS[0], photograph(0)), (dual_encoder.text, dual_encoder.image), expected, strict=True
     ):
-        push, pull = (bilrp.decompose(tower, thing, mode=mode) for mode in ("push", "pull"))
+        push, pull = (bilrp.decompose(tower, item, mode=mode) for mode in ("push", "pull"))
         assert torch.allclose(push.embedding, embedding, rtol=1e-6, atol=1e-6)  # pixels are float32 there
         scale = float(push.parts.abs().max())
         assert scale > 1e-6
         assert float((push.parts - pull.parts).abs().max()) < 1e-9 * scale
         assert torch.allclose(push.parts.sum(0) + push.unattributed, push.embedding, atol=1e-12)
-    found = bilrp.explain(towers, photograph(0), TEXTS[0], similarity="dot")
-    assert found.score == pytest.approx(float(wanted[0] @ wanted[1]), abs=1e-6)
+    explanation = bilrp.explain(dual_encoder, photograph(0), TEXTS[0], similarity="dot")
+    assert explanation.score == pytest.approx(float(expected[0] @ expected[1]), abs=1e-6)
     assert (
-        found.a.regions.count == 16 and found.b.regions.names is not None and "cat" in found.b.regions.names
+        explanation.a.regions.count == 16
+        and explanation.b.regions.names is not None
+        and "cat" in explanation.b.regions.names
     )
-    assert abs(float(found.relevance.sum()) + found.unattributed - found.score) < 1e-12
-    turned = bilrp.explain(towers, TEXTS[0], photograph(0), similarity="dot")
-    assert torch.allclose(turned.relevance, found.relevance.T, atol=1e-12)
+    assert abs(float(explanation.relevance.sum()) + explanation.unattributed - explanation.score) < 1e-12
+    turned = bilrp.explain(dual_encoder, TEXTS[0], photograph(0), similarity="dot")
+    assert torch.allclose(turned.relevance, explanation.relevance.T, atol=1e-12)
     for a, b in ((photograph(0), photograph(1)), TEXTS):
-        assert abs(bilrp.explain(towers, a, b, similarity="dot").score) <= 1 + 1e-9
-        itself = bilrp.explain(towers, a, a, similarity="dot")
+        assert abs(bilrp.explain(dual_encoder, a, b, similarity="dot").score) <= 1 + 1e-9
+        itself = bilrp.explain(dual_encoder, a, a, similarity="dot")
         assert itself.score == pytest.approx(1.0) and torch.allclose(
             itself.relevance, itself.relevance.T, atol=1e-12
         )
-    for tower, thing in ((towers.image, photograph(0)), (towers.text, TEXTS[0])):
-        assert not any(row.problem for row in bilrp.ops(tower, thing))
+    for tower, item in ((dual_encoder.image, photograph(0)), (dual_encoder.text, TEXTS[0])):
+        assert not any(row.problem for row in bilrp.ops(tower, item))
 
 
 def test_spaces_refuse_each_other(folder: Path, tmp_path: Path) -> None:
-    towers, others = clip(folder), clip(PAIRS[0].save(tmp_path, seed=1))
-    picture, text = bilrp.decompose(towers, photograph(0)), bilrp.decompose(others, TEXTS[0])
+    dual_encoder, others = clip(folder), clip(PAIRS[0].save(tmp_path, seed=1))
+    picture, text = bilrp.decompose(dual_encoder, photograph(0)), bilrp.decompose(others, TEXTS[0])
     with pytest.raises(MismatchError, match="space"):
         bilrp.pair(picture, text, similarity="dot")
     with pytest.raises(MismatchError, match="do not share a space"):
-        bilrp.explain((towers.image, others.text), photograph(0), TEXTS[0], similarity="dot")
-    assert bilrp.pair(picture, bilrp.decompose(towers, TEXTS[0]), similarity="dot").score == pytest.approx(
-        bilrp.explain(towers, photograph(0), TEXTS[0], similarity="dot").score
-    )
+        bilrp.explain((dual_encoder.image, others.text), photograph(0), TEXTS[0], similarity="dot")
+    assert bilrp.pair(
+        picture, bilrp.decompose(dual_encoder, TEXTS[0]), similarity="dot"
+    ).score == pytest.approx(bilrp.explain(dual_encoder, photograph(0), TEXTS[0], similarity="dot").score)
     with pytest.raises(MismatchError, match="space"):
-        DualEncoder(towers.image, others.text)
-    unlike = bilrp.decompose(towers, photograph(1), composite=bilrp.composites.uniform(0.1))
+        DualEncoder(dual_encoder.image, others.text)
+    unlike = bilrp.decompose(dual_encoder, photograph(1), composite=bilrp.composites.uniform(0.1))
     with pytest.raises(MismatchError, match="composite"):
         bilrp.pair(picture, unlike, similarity="dot")  # one encoder, two composites
 
 
 def test_a_pair_is_kept_and_read_again(folder: Path, tmp_path: Path) -> None:
-    found = bilrp.explain(clip(folder), photograph(0), TEXTS[0], similarity="dot")
-    again = bilrp.Explanation.load(found.save(tmp_path / "why.npz"))
-    assert torch.equal(again.relevance, found.relevance)
-    assert again.b.view is not None and again.summary() == found.summary()
+    explanation = bilrp.explain(clip(folder), photograph(0), TEXTS[0], similarity="dot")
+    second = bilrp.Explanation.load(explanation.save(tmp_path / "why.npz"))
+    assert torch.equal(second.relevance, explanation.relevance)
+    assert second.b.view is not None and second.summary() == explanation.summary()
 
 
 def test_who_reads_what(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    towers = clip(folder)
+    dual_encoder = clip(folder)
     photograph(0).save(tmp_path / "cat.png")
     (tmp_path / "note.txt").write_text("a cat")
     monkeypatch.chdir(tmp_path)
-    for thing in ("cat.png", tmp_path / "cat.png", photograph(0), torch.zeros(1, 3, 32, 32)):
-        assert towers.encoder_for(thing) is towers.image
+    for item in ("cat.png", tmp_path / "cat.png", photograph(0), torch.zeros(1, 3, 32, 32)):
+        assert dual_encoder.encoder_for(item) is dual_encoder.image
     for text in ("a cat", "cat", "note.txt", "cat.png on a sofa"):
-        assert towers.encoder_for(text) is towers.text
+        assert dual_encoder.encoder_for(text) is dual_encoder.text
     with pytest.raises(InputError, match=r"dog\.png: no such image file"):
-        towers.encoder_for("dog.png")
-    assert bilrp.explain(towers, "cat.png", "a cat", similarity="dot").a.name == "cat.png"
+        dual_encoder.encoder_for("dog.png")
+    assert bilrp.explain(dual_encoder, "cat.png", "a cat", similarity="dot").a.name == "cat.png"
 
 
 def test_two_encoders_that_say_they_share_a_space() -> None:
@@ -125,10 +127,10 @@ def test_two_encoders_that_say_they_share_a_space() -> None:
         for net, name in ((long, "long"), (short, "short"))
     )
     a, b = torch.randn(1, 6, dtype=torch.float64), torch.randn(1, 4, dtype=torch.float64)
-    found = bilrp.explain((first, second), a, b, similarity="dot")
-    assert found.relevance.shape == (6, 4)
-    assert found.score == pytest.approx(float(long(a)[0] @ short(b)[0]))
-    assert abs(found.unattributed) < 1e-12
+    explanation = bilrp.explain((first, second), a, b, similarity="dot")
+    assert explanation.relevance.shape == (6, 4)
+    assert explanation.score == pytest.approx(float(long(a)[0] @ short(b)[0]))
+    assert abs(explanation.unattributed) < 1e-12
     with pytest.raises(MismatchError, match="do not share a space"):
         bilrp.explain((first, short), a, b, similarity="dot")
     with pytest.raises(InputError, match="needs two"):
@@ -158,9 +160,9 @@ def test_a_run_begins_inside_a_model() -> None:
     assert torch.allclose(push.parts, pull.parts, atol=1e-12) and not push.parts[0].any()  # 1 is masked
     assert torch.allclose(push.parts.sum(0), push.embedding)
     assert torch.allclose(push.parts[1], net(torch.tensor([[5]]))[0])
-    found = bilrp.explain(encoder, *numbers, similarity="dot")
-    assert abs(found.unattributed) < 1e-12
-    assert found.score == pytest.approx(float(net(numbers[0])[0] @ net(numbers[1])[0]))
+    explanation = bilrp.explain(encoder, *numbers, similarity="dot")
+    assert abs(explanation.unattributed) < 1e-12
+    assert explanation.score == pytest.approx(float(net(numbers[0])[0] @ net(numbers[1])[0]))
     assert [row.problem for row in bilrp.ops(encoder, numbers[0])].count(None) == len(
         bilrp.ops(encoder, numbers[0])
     )
@@ -201,8 +203,8 @@ def test_the_start_of_clips_text_tower(folder: Path) -> None:
     encoder = bilrp.Encoder(Texts(model).eval(), input_layer="text_model.embeddings.token_embedding")
     numbers = tokenizer(TEXTS[0], return_tensors="pt")["input_ids"]
     ours = bilrp.decompose(clip(folder, normalize=False, regions="tokens", dtype=torch.float64), TEXTS[0])
-    found = bilrp.decompose(encoder, numbers)
-    assert torch.allclose(found.parts, ours.parts, atol=1e-12)
+    decomposition = bilrp.decompose(encoder, numbers)
+    assert torch.allclose(decomposition.parts, ours.parts, atol=1e-12)
     assert read_item(encoder, numbers).model_input is numbers
 
 

@@ -15,12 +15,12 @@ from bilrp.errors import InputError
 @pytest.fixture(scope="module")
 def tensors() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    made = {}
+    by_name = {}
     for number, inputs, outputs in vgg_weights.CONVOLUTIONS:
         scale = (2 / (9 * inputs)) ** 0.5
-        made[f"features.{number}.weight"] = scale * torch.randn(outputs, inputs, 3, 3, generator=generator)
-        made[f"features.{number}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
-    return made
+        by_name[f"features.{number}.weight"] = scale * torch.randn(outputs, inputs, 3, 3, generator=generator)
+        by_name[f"features.{number}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
+    return by_name
 
 
 def test_poolings_are_the_papers_layers():

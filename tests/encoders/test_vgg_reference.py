@@ -26,8 +26,8 @@ def stereo(size: int) -> list[torch.Tensor]:
     return [images.read(folder / name, size=size) for name in SIDES]
 
 
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((found.double() - expected).abs().max() / expected.abs().max())
+def error(result: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((result.double() - expected).abs().max() / expected.abs().max())
 
 
 def active(inputs, tensors, layer) -> torch.Tensor:
@@ -41,16 +41,16 @@ def active(inputs, tensors, layer) -> torch.Tensor:
 @pytest.mark.parametrize(("layer", "size", "count"), [(17, 64, 24), (31, 64, 24), (17, 128, 8), (31, 128, 8)])
 def test_parts_are_the_references(layer, size, count, tensors):
     inputs = stereo(size)
-    found = bilrp.explain(vgg16(layer, weights=tensors), *inputs, similarity="dot")
+    explanation = bilrp.explain(vgg16(layer, weights=tensors), *inputs, similarity="dot")
     index = active(inputs, tensors, layer)
     index = index[torch.randperm(len(index), generator=torch.Generator().manual_seed(layer))[:count]]
     sides = []
-    for x, side in zip(inputs, (found.a, found.b), strict=True):
+    for x, side in zip(inputs, (explanation.a, explanation.b), strict=True):
         R, values = reference.relevance(x, tensors, layer, index)
         assert error(side.embedding[index], values) < 1e-4
         assert error(side.parts[:, index], reference.pooled(R).T) < 1e-4
         sides.append(reference.pooled(R))
-    partial = found.a.parts[:, index] @ found.b.parts[:, index].T
+    partial = explanation.a.parts[:, index] @ explanation.b.parts[:, index].T
     assert error(partial, sides[0].T @ sides[1]) < 1e-4
 
 
@@ -59,10 +59,10 @@ def test_parts_are_the_references(layer, size, count, tensors):
 @pytest.mark.parametrize(("layer", "size"), [(17, 16), (31, 48)])
 def test_relevance_over_every_coordinate(layer, size, tensors):
     inputs = stereo(size)
-    found = bilrp.explain(vgg16(layer, weights=tensors), *inputs, similarity="dot")
+    explanation = bilrp.explain(vgg16(layer, weights=tensors), *inputs, similarity="dot")
     index = active(inputs, tensors, layer)
     left, right = (reference.pooled(reference.relevance(x, tensors, layer, index)[0]) for x in inputs)
-    assert error(found.relevance, left.T @ right) < 1e-4
+    assert error(explanation.relevance, left.T @ right) < 1e-4
 
 
 @pytest.mark.data

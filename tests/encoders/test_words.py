@@ -15,16 +15,18 @@ from type_asserts import assert_not_none
 
 def cut(text: str, pieces: list[str | None], by="words") -> list[str]:
     """Names of the regions of a text that falls into these pieces, in order; None is a mark."""
-    spans, place = [], 0
+    spans, path = [], 0
     for piece in pieces:
         if piece is None:
             spans.append(None)
             continue
-        start = text.index(piece, place)
+        start = text.index(piece, path)
         spans.append((start, start + len(piece)))
-        place = start + len(piece)
-    marks = ["" if piece is not None else "[CLS]" for piece in pieces]
-    return list(assert_not_none(TokenizedText.from_spans(text, spans, marks).segment(by, 2)[0].names))
+        path = start + len(piece)
+    special_tokens = ["" if piece is not None else "[CLS]" for piece in pieces]
+    return list(
+        assert_not_none(TokenizedText.from_spans(text, spans, special_tokens).segment(by, 2)[0].names)
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,18 +114,18 @@ def test_slips_are_named(by, message: str) -> None:
 
 def test_sentences() -> None:
     text = 'He said "Stop!" Then he left... Is that 3.5 km?  猫です。犬です。\nLast'
-    found = [text[a:b] for a, b in split_sentences(text)]
-    assert found == ['He said "Stop!"', "Then he left...", "Is that 3.5 km?", "猫です。", "犬です。", "Last"]
+    result = [text[a:b] for a, b in split_sentences(text)]
+    assert result == ['He said "Stop!"', "Then he left...", "Is that 3.5 km?", "猫です。", "犬です。", "Last"]
 
 
 @given(st.text(max_size=40), st.lists(st.integers(1, 5), max_size=40))
 def test_every_token_has_exactly_one_region(text: str, sizes: list[int]) -> None:
-    spans, place = [], 0
+    spans, position = [], 0
     for size in sizes:
-        if place >= len(text):
+        if position >= len(text):
             break
-        spans.append((place, min(len(text), place + size)))
-        place += size
+        spans.append((position, min(len(text), position + size)))
+        position += size
     assume(spans)
     tokens = TokenizedText.from_spans(text, spans, [""] * len(spans))
     words, pieces = tokens.assign_regions("words"), tokens.assign_regions("tokens")

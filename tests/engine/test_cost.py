@@ -46,14 +46,14 @@ BUDGET = {
 @pytest.mark.parametrize("name", BUDGET)
 def test_pulling_h_coordinates_costs_h_forward_passes(name: str, record_property) -> None:
     """At most 1.15 forward passes for each coordinate, plus a constant."""
-    build, shape, book = BUDGET[name]
+    build, shape, composite = BUDGET[name]
     model = randomize_norms(build())
     x = torch.randn(1, *shape, dtype=torch.float64)
     forward = count_flops(
         lambda: model(x)
     )  # with gradients on: nn.TransformerEncoder's fused path counts as nothing
     few, many = (
-        count_flops(lambda d=d: bilrp.decompose(model, x, composite=book, mode="pull", project=d))
+        count_flops(lambda d=d: bilrp.decompose(model, x, composite=composite, mode="pull", project=d))
         for d in (8, 40)
     )
     slope, constant = (many - few) / 32 / forward, (few - 8 * (many - few) / 32) / forward

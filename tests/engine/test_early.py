@@ -188,11 +188,11 @@ def make_input(net: Net) -> Tensor:
     return torch.randn(1, *net.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def freeze_program(net: Net, book: str = "lrp-0") -> Program:
+def freeze_program(net: Net, composite: str = "lrp-0") -> Program:
     torch.manual_seed(0)
     with torch.no_grad():
         return rewrite_channels_first(
-            freeze(simplify(record(randomize_norms(net.build()), make_input(net))), BOOKS[book])
+            freeze(simplify(record(randomize_norms(net.build()), make_input(net))), BOOKS[composite])
         )
 
 
@@ -263,6 +263,7 @@ def test_values_that_are_tapped_stay(name: str) -> None:
     program = freeze_program(NETS[name])
     for link in program.links[-8:]:
         early = hoist_poolings(program, frozenset({link.target}))
+        assert link.target in {each.target for each in early.links}
         same(program, early, (link.target,))
 
 
@@ -299,6 +300,7 @@ def test_decompose_pools_early() -> None:
         bilrp.decompose(net, x, regions=regions.tokens(), mode=mode) for mode in ("push", "pull")
     )
     _close(pushed.parts, pulled.parts)
+    assert pushed.parts.shape[0] == x.shape[1] and bool(pushed.parts.any())
 
 
 def test_the_input_may_be_what_is_pooled() -> None:
@@ -330,6 +332,7 @@ def test_a_mean_of_no_axes_or_of_a_single_number_is_one_still() -> None:
         x = torch.randn(1, 4, dtype=torch.float64)
         decomposition = bilrp.decompose(lambda x, function=function: function(x).reshape(1, -1), x)
         _close(decomposition.parts.sum(0) + decomposition.unattributed, decomposition.embedding)
+        assert torch.equal(decomposition.embedding, function(x).flatten())
 
 
 @given(st.integers(1, 5), st.integers(1, 6), st.booleans(), st.integers(0, 2**16))

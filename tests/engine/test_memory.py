@@ -41,15 +41,15 @@ class Measured(TorchDispatchMode):
         return out
 
     def count(self, storage, arguments) -> None:
-        place, size = storage._cdata, storage.nbytes()
-        if place in self.known or place in arguments:
+        path, size = storage._cdata, storage.nbytes()
+        if path in self.known or path in arguments:
             return
 
         def gone(_) -> None:
             self.now -= size
-            del self.known[place]
+            del self.known[path]
 
-        self.known[place] = weakref.ref(storage, gone)
+        self.known[path] = weakref.ref(storage, gone)
         self.now += size
         self.most = max(self.most, self.now)
 
@@ -183,8 +183,8 @@ def test_free_memory_is_asked_of_the_system(tmp_path):
 
 def test_what_is_alive_at_the_worst_moment_is_what_walking_through_all_links_says() -> None:
     for seed in range(300):
-        links, wanted = _random_links(random.Random(seed))
-        assert memory.peak_push_numel(links, wanted) == _peak_by_definition(links, wanted, back=False)
+        links, expected = _random_links(random.Random(seed))
+        assert memory.peak_push_numel(links, expected) == _peak_by_definition(links, expected, back=False)
         assert memory.peak_pull_numel(links) == _peak_by_definition(links, frozenset(), back=True)
 
 
@@ -216,7 +216,7 @@ def _random_links(draw: random.Random) -> tuple[list[Link], frozenset[Key]]:
     return links[draw.randint(0, 2) :], frozenset(key for key in shapes if draw.random() < 0.2)
 
 
-def _peak_by_definition(links: list[Link], wanted: frozenset[Key], *, back: bool) -> int:
+def _peak_by_definition(links: list[Link], expected: frozenset[Key], *, back: bool) -> int:
     worst = 0
     for now, link in enumerate(links):
         alive = {}
@@ -226,7 +226,7 @@ def _peak_by_definition(links: list[Link], wanted: frozenset[Key], *, back: bool
             for key, size in sizes.items():
                 uses = [k for k, one in enumerate(links) if key in one.sources]
                 producer = next((k for k, one in enumerate(links) if one.target == key), -1)
-                until = len(links) if key in wanted else max(uses, default=producer)
+                until = len(links) if key in expected else max(uses, default=producer)
                 if back:
                     lives = now == producer or (
                         min(uses, default=producer) <= now <= until and now >= producer

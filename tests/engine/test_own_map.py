@@ -70,9 +70,9 @@ def net() -> nn.Module:
 
 def make_context(rule) -> plan.PlanContext:
     x = torch.randn(1, 3, 20, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    book = composites.first_match(("avg_pool2d", rule), otherwise=composites.uniform(0.25))
+    composite = composites.first_match(("avg_pool2d", rule), otherwise=composites.uniform(0.25))
     with torch.no_grad():
-        program = freeze(simplify(record(net(), x)), book)
+        program = freeze(simplify(record(net(), x)), composite)
     return plan.PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
 
 

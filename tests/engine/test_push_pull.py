@@ -98,12 +98,12 @@ def test_every_plan_gives_the_same_parts(name: str) -> None:
     model, x = case.model(), case.input()
     mask = torch.randint(-1, 4, x.shape[2:], generator=torch.Generator().manual_seed(4))
     mask.view(-1)[:4] = torch.arange(4)
-    for book in (
+    for composite in (
         composites.uniform(0.25),
         FIRST_LAYER if name in {"vgg", "residual"} else composites.uniform(0.0),
     ):
         with torch.no_grad():
-            program = freeze(simplify(record(model, x)), book)
+            program = freeze(simplify(record(model, x)), composite)
             for spec in (regions.grid(3), regions.labels(mask)):
                 context = plan.PlanContext(program, spec(x), program.result.numel())
                 expected = densify(

@@ -86,10 +86,10 @@ def test_rows_bring_their_denominators(with_library, gamma, monkeypatch) -> None
     slow = execute.execute_plan(pulled, plan.make_plan(pulled, "pull"))[pulled.program.output]
     assert all(ratio.is_computed for ratio in ratios(pulled))
     torch.testing.assert_close(parts, slow, rtol=1e-10, atol=1e-12)
-    again = execute.execute_plan(context, by_rows(context))[
+    second = execute.execute_plan(context, by_rows(context))[
         context.program.output
     ]  # the same ratios on the same rows
-    assert torch.equal(densify(parts), densify(again))
+    assert torch.equal(densify(parts), densify(second))
 
 
 def regions_of_some(x: Tensor) -> Tensor:
@@ -165,11 +165,11 @@ def test_denominators_are_of_this_run_also_after_the_next(mode) -> None:
         as_encoder(model),
         {"regions": 2, "composite": bilrp.composites.uniform(0.25), "mode": mode},
     )
-    wanted = bilrp.decompose(model, x, **how).parts
+    expected = bilrp.decompose(model, x, **how).parts
     ready = prepare(encoder, read_item(encoder, x), **how)
     with torch.no_grad():
         model(y)
-    torch.testing.assert_close(ready.compute_parts(ready.regions)[0], wanted, rtol=0, atol=0)
+    torch.testing.assert_close(ready.compute_parts(ready.regions)[0], expected, rtol=0, atol=0)
 
 
 def test_a_bias_of_one_number_for_all() -> None:

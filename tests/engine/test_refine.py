@@ -29,8 +29,8 @@ CASES = {
 
 def make_case(name: str):
     build, draw, spec, rules = CASES[name]
-    book = composites.uniform(0.25 if rules == "gamma" else 0.0)
-    return randomize_norms(build()), draw(), {"regions": spec, "composite": book}
+    composite = composites.uniform(0.25 if rules == "gamma" else 0.0)
+    return randomize_norms(build()), draw(), {"regions": spec, "composite": composite}
 
 
 @pytest.mark.parametrize("name", CASES)

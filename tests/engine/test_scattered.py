@@ -144,12 +144,12 @@ def test_kept_parts_are_the_matrix_bit_by_bit_and_so_are_their_sums_and_products
         in_chunks = [replace(p, region_chunk=-(-p.region_count // 3), window_batch=2) for p in whole_plans]
         for chosen in (whole_plans, in_chunks):
             results = [execute.execute_plan(context, p) for context, p in zip(sides, chosen, strict=True)]
-            whole = [dense_run(context, p, monkeypatch) for context, p in zip(sides, chosen, strict=True)]
+            full = [dense_run(context, p, monkeypatch) for context, p in zip(sides, chosen, strict=True)]
             for key in results[0]:
                 check(
                     *(
-                        (actual[key], densify(wanted[key]))
-                        for actual, wanted in zip(results, whole, strict=True)
+                        (actual[key], densify(expected[key]))
+                        for actual, expected in zip(results, full, strict=True)
                     )
                 )
                 pieces += isinstance(results[0][key], SparseParts)
@@ -157,10 +157,10 @@ def test_kept_parts_are_the_matrix_bit_by_bit_and_so_are_their_sums_and_products
 
 
 def check(*sides: tuple[Tensor | SparseParts, Tensor]) -> None:
-    for parts, wanted in sides:
-        assert torch.equal(sparse_parts.densify(parts), wanted) and parts.shape == wanted.shape
-        assert sparse_parts.densify(parts).dtype == wanted.dtype
-        torch.testing.assert_close(parts.sum(0), wanted.sum(0), rtol=1e-12, atol=1e-12)
+    for parts, expected in sides:
+        assert torch.equal(sparse_parts.densify(parts), expected) and parts.shape == expected.shape
+        assert sparse_parts.densify(parts).dtype == expected.dtype
+        torch.testing.assert_close(parts.sum(0), expected.sum(0), rtol=1e-12, atol=1e-12)
     (a, p), (b, q) = sides
     if isinstance(a, SparseParts) and isinstance(b, SparseParts):
         scale = float((p.abs() @ q.abs().T).max()) or 1.0
@@ -176,9 +176,9 @@ def test_kept_parts_have_the_type_of_their_value(everything_kept, monkeypatch):
     kinds = set()
     for schedule in pushing(context):
         chosen = plan.plan_for(context, schedule)
-        parts, whole = execute.execute_plan(context, chosen), dense_run(context, chosen, monkeypatch)
+        parts, full = execute.execute_plan(context, chosen), dense_run(context, chosen, monkeypatch)
         for key in sparse_parts.choose_sparse_taps(context, schedule):
-            narrow, expected = assert_instance(parts[key], SparseParts), densify(whole[key]).double()
+            narrow, expected = assert_instance(parts[key], SparseParts), densify(full[key]).double()
             wide = replace(narrow, dtype=torch.float64)
             kinds |= {type(piece) for piece in wide.chunks}
             assert narrow.dense_parts.dtype == torch.float32
@@ -248,9 +248,9 @@ def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, dense
     residue = a.unattributed
     assert not dense_sizes
     close = 1e-12 if dtype == torch.float64 else 1e-5
-    whole = [bilrp.Decomposition(d.parts, d.embedding, d.regions, d.origin) for d in (a, b)]
+    full = [bilrp.Decomposition(d.parts, d.embedding, d.regions, d.origin) for d in (a, b)]
     assert len(dense_sizes) == 2
-    expected = bilrp.pair(*whole, similarity=similarity)
+    expected = bilrp.pair(*full, similarity=similarity)
     scale = float(expected.relevance.abs().max())
     for one, other in zip(
         [explanation.relevance, *(explanation.self_terms or ()), *explanation.marginals()],
@@ -260,7 +260,7 @@ def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, dense
         assert one.dtype == dtype and float((one - other).abs().max()) <= close * max(
             scale, float(other.abs().max())
         )
-    torch.testing.assert_close(residue, whole[0].unattributed, rtol=close, atol=close)
+    torch.testing.assert_close(residue, full[0].unattributed, rtol=close, atol=close)
 
 
 def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, dense_sizes, monkeypatch):
@@ -273,8 +273,8 @@ def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, dense_sizes, monkey
     assert len(dense_sizes) == 1
     with monkeypatch.context() as patch:
         patch.setattr(execute, "choose_sparse_taps", lambda *_: {})
-        whole = decompose_layers(1)[2]
-    assert isinstance(get_stored_parts(whole), Tensor) and torch.equal(first, whole.parts)
+        full = decompose_layers(1)[2]
+    assert isinstance(get_stored_parts(full), Tensor) and torch.equal(first, full.parts)
     renamed = replace(decomposition, name="other")
     assert renamed.name == "other" and torch.equal(renamed.parts, first)
     doubled = replace(decomposition, parts=2 * first)
@@ -283,7 +283,7 @@ def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, dense_sizes, monkey
         assert torch.equal(
             bilrp.Decomposition.load(decompose_layers(1)[2].save(tmp_path / name)).parts, first
         )
-    coarse, expected = decompose_layers(1)[2].coarsen(8), whole.coarsen(8)
+    coarse, expected = decompose_layers(1)[2].coarsen(8), full.coarsen(8)
     assert torch.equal(coarse.parts, expected.parts)
     with pytest.raises(AttributeError):
         decomposition.parts = first  # type: ignore[misc]
@@ -291,14 +291,14 @@ def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, dense_sizes, monkey
 
 def test_parts_of_one_kind_pair_with_those_of_the_other():
     a, b = decompose_layers(1)[2], decompose_layers(2)[2]
-    whole = replace(decompose_layers(2)[2], name="whole")
-    assert isinstance(get_stored_parts(whole), Tensor) and isinstance(get_stored_parts(b), SparseParts)
+    full = replace(decompose_layers(2)[2], name="whole")
+    assert isinstance(get_stored_parts(full), Tensor) and isinstance(get_stored_parts(b), SparseParts)
     expected = bilrp.pair(a, b, similarity="dot").relevance
     torch.testing.assert_close(
-        bilrp.pair(a, whole, similarity="dot").relevance, expected, rtol=1e-12, atol=1e-12
+        bilrp.pair(a, full, similarity="dot").relevance, expected, rtol=1e-12, atol=1e-12
     )
     torch.testing.assert_close(
-        bilrp.pair(whole, a, similarity="dot").relevance, expected.T, rtol=1e-12, atol=1e-12
+        bilrp.pair(full, a, similarity="dot").relevance, expected.T, rtol=1e-12, atol=1e-12
     )
 
 
@@ -342,5 +342,5 @@ def test_copies_and_pickles_hold_the_matrix():
         lambda: decomposition.parts,
     ):
         act()
-        for again in (copy.deepcopy(decomposition), pickle.loads(pickle.dumps(decomposition))):
-            assert isinstance(get_stored_parts(again), Tensor) and torch.equal(again.parts, expected)
+        for second in (copy.deepcopy(decomposition), pickle.loads(pickle.dumps(decomposition))):
+            assert isinstance(get_stored_parts(second), Tensor) and torch.equal(second.parts, expected)

@@ -50,8 +50,8 @@ def test_shared_rows_are_those_of_one_thread(two_threads):
     shared = by_rows(x)
     torch.set_num_threads(1)
     assert torch.equal(shared, by_rows(x))
-    whole = bilrp.decompose(net(), x, regions=4, mode="pull").parts
-    assert torch.allclose(shared.reshape(whole.shape), whole, rtol=0, atol=1e-12)
+    full = bilrp.decompose(net(), x, regions=4, mode="pull").parts
+    assert torch.allclose(shared.reshape(full.shape), full, rtol=0, atol=1e-12)
 
 
 def test_several_threads_work_and_torch_keeps_its_threads(two_threads):

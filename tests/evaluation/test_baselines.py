@@ -88,17 +88,17 @@ def case(request: pytest.FixtureRequest):
 
 def test_saliency(case) -> None:
     model, a, b, specs = case
-    found = baselines.saliency(model, a, b, regions=specs)
+    result = baselines.saliency(model, a, b, regions=specs)
     expected = pooled(torch.outer(a.flatten(), b.flatten()).square(), specs[0](a), specs[1](b))
-    assert torch.allclose(found.relevance, expected, atol=TOLERANCE, rtol=0)
+    assert torch.allclose(result.relevance, expected, atol=TOLERANCE, rtol=0)
 
 
 def test_curvature(case, monkeypatch: pytest.MonkeyPatch) -> None:
     model, a, b, specs = case
     expected = pooled(pairs_hessian(model, a, b).square(), specs[0](a), specs[1](b))
     assert expected.abs().max() > 1e-4
-    whole = baselines.curvature(model, a, b, regions=specs)
-    assert torch.allclose(whole.relevance, expected, atol=TOLERANCE, rtol=0)
+    full = baselines.curvature(model, a, b, regions=specs)
+    assert torch.allclose(full.relevance, expected, atol=TOLERANCE, rtol=0)
     monkeypatch.setattr(baselines, "MAX_HESSIAN_ELEMENTS", 2 * b.numel())  # two rows of the Hessian at a time
     assert torch.allclose(
         baselines.curvature(model, a, b, regions=specs).relevance, expected, atol=TOLERANCE, rtol=0
@@ -110,8 +110,8 @@ def test_hessian_product(case) -> None:
     product = torch.outer(a.flatten(), b.flatten()) * pairs_hessian(model, a, b)
     expected = pooled(product, specs[0](a), specs[1](b))
     for mode in ("push", "pull"):
-        found = baselines.hessian_product(model, a, b, regions=specs, mode=mode, similarity="dot")
-        assert torch.allclose(found.relevance, expected, atol=TOLERANCE, rtol=0)
+        result = baselines.hessian_product(model, a, b, regions=specs, mode=mode, similarity="dot")
+        assert torch.allclose(result.relevance, expected, atol=TOLERANCE, rtol=0)
 
 
 def test_gradients_are_not_lrp_on_a_smooth_model() -> None:
@@ -130,8 +130,8 @@ def test_integrated_hessians_is_the_double_integral() -> None:
     for alpha, u in zip((nodes + 1) / 2, weights / 2, strict=True):
         for beta, v in zip((nodes + 1) / 2, weights / 2, strict=True):
             expected += u * v * pairs_hessian(model, alpha * a, beta * b) * torch.outer(a[0], b[0])
-    found = baselines.integrated_hessians(model, a, b, regions=regions.features(), similarity="dot")
-    assert torch.allclose(found.relevance, expected, atol=1e-8, rtol=0)
+    result = baselines.integrated_hessians(model, a, b, regions=regions.features(), similarity="dot")
+    assert torch.allclose(result.relevance, expected, atol=1e-8, rtol=0)
 
 
 @pytest.mark.parametrize("start", [0.0, 0.3])
@@ -142,12 +142,12 @@ def test_integrated_hessians_is_complete(case, start: float) -> None:
         model = nn.Sequential(*(nn.Softplus() if isinstance(m, nn.ReLU) else m for m in model))
     else:  # a norm is steep near a constant input: start from another
         baseline = start + torch.linspace(-1, 1, 4).double()
-    found = baselines.integrated_hessians(
+    result = baselines.integrated_hessians(
         model, a, b, regions=regions.features(), baseline=baseline, steps=24, similarity="dot"
     )
     left, right = (model(x) - model(torch.zeros_like(x) + baseline) for x in (a, b))
-    assert found.explained == pytest.approx(float((left * right).sum()), abs=1e-6)
-    assert torch.allclose(found.a.unattributed, model(torch.zeros_like(a) + baseline).flatten(), atol=1e-6)
+    assert result.explained == pytest.approx(float((left * right).sum()), abs=1e-6)
+    assert torch.allclose(result.a.unattributed, model(torch.zeros_like(a) + baseline).flatten(), atol=1e-6)
 
 
 def test_integrated_hessians_push_equals_pull() -> None:
@@ -165,7 +165,7 @@ def test_integrated_hessians_on_images_with_a_baseline() -> None:
     model = nn.Sequential(*convolutions, nn.AvgPool2d(2), nn.Flatten()).double().requires_grad_(False)
     x, start = torch.rand(1, 1, 12, 12).double(), torch.full((1, 1, 12, 12), 0.4, dtype=torch.float64)
     spec = regions.grid(4)
-    found = baselines.integrated_hessians(model, x, x, regions=spec, baseline=0.4, steps=3, similarity="dot")
+    result = baselines.integrated_hessians(model, x, x, regions=spec, baseline=0.4, steps=3, similarity="dot")
     nodes, weights = np.polynomial.legendre.leggauss(3)
     gradient = sum(
         float(w) / 2 * torch.func.jacrev(model)(start + float(n + 1) / 2 * (x - start))
@@ -173,8 +173,8 @@ def test_integrated_hessians_on_images_with_a_baseline() -> None:
     )
     integrated = (gradient * (x - start)).reshape(-1, 1, 1, 12, 12)  # type: ignore[operator]
     expected = spec(x).pool(integrated).T
-    assert torch.allclose(found.a.parts, expected, atol=TOLERANCE, rtol=0)
-    assert torch.allclose(found.relevance, expected @ expected.T, atol=TOLERANCE, rtol=0)
+    assert torch.allclose(result.a.parts, expected, atol=TOLERANCE, rtol=0)
+    assert torch.allclose(result.relevance, expected @ expected.T, atol=TOLERANCE, rtol=0)
 
 
 def test_the_joint_path_gives_a_quarter() -> None:
@@ -186,9 +186,9 @@ def test_the_joint_path_gives_a_quarter() -> None:
         for beta, v in zip((nodes + 1) / 2, weights / 2, strict=True):
             both = alpha * beta
             joint += u * v * both * pairs_hessian(model, both * a, both * b) * torch.outer(a[0], b[0])
-    found = baselines.integrated_hessians(model, a, b, regions=regions.features(), similarity="dot")
-    assert torch.allclose(joint * 4, found.relevance, atol=TOLERANCE, rtol=0)
-    assert abs(found.unattributed) < TOLERANCE
+    result = baselines.integrated_hessians(model, a, b, regions=regions.features(), similarity="dot")
+    assert torch.allclose(joint * 4, result.relevance, atol=TOLERANCE, rtol=0)
+    assert abs(result.unattributed) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["hessian_product", "integrated_hessians"])
@@ -205,13 +205,13 @@ def test_under_another_similarity(name: str) -> None:
 @pytest.mark.parametrize("name", ["saliency", "curvature", "hessian_product", "integrated_hessians"])
 def test_all_report_the_models_own_score(name: str, tmp_path) -> None:
     model, a, b = mlp(), torch.randn(1, 6).double(), torch.randn(1, 6).double()
-    found = getattr(baselines, name)(bilrp.Encoder(model, similarity="dot"), a, b, regions=HALVES)
-    assert found.score == pytest.approx(float((model(a) * model(b)).sum()), abs=1e-12)
-    assert found.unattributed == pytest.approx(found.score - float(found.relevance.sum()), abs=1e-12)
-    assert torch.allclose(found.a.embedding, model(a).flatten(), atol=1e-12)
-    assert name in found.a.origin["composite"]
-    again = bilrp.Explanation.load(found.save(tmp_path / "found.npz"))
-    assert torch.equal(again.relevance, found.relevance) and again.score == found.score
+    result = getattr(baselines, name)(bilrp.Encoder(model, similarity="dot"), a, b, regions=HALVES)
+    assert result.score == pytest.approx(float((model(a) * model(b)).sum()), abs=1e-12)
+    assert result.unattributed == pytest.approx(result.score - float(result.relevance.sum()), abs=1e-12)
+    assert torch.allclose(result.a.embedding, model(a).flatten(), atol=1e-12)
+    assert name in result.a.origin["composite"]
+    second = bilrp.Explanation.load(result.save(tmp_path / "found.npz"))
+    assert torch.equal(second.relevance, result.relevance) and second.score == result.score
 
 
 def test_errors_say_what_to_do() -> None:

@@ -60,20 +60,20 @@ def test_acs_of_truth_reversed_and_random():
 
 def test_acs_leaves_out_pairs_without_truth_and_counts_empty_explanations():
     truth = torch.stack([torch.eye(2), torch.zeros(2, 2), torch.eye(2)])
-    found = torch.stack([torch.eye(2), torch.ones(2, 2), torch.zeros(2, 2)])
-    assert evaluation.acs(found, truth) == pytest.approx(0.5)
+    result = torch.stack([torch.eye(2), torch.ones(2, 2), torch.zeros(2, 2)])
+    assert evaluation.acs(result, truth) == pytest.approx(0.5)
     with pytest.raises(InputError, match="not defined"):
-        evaluation.acs(found[1:2], truth[1:2])
+        evaluation.acs(result[1:2], truth[1:2])
 
 
 def test_acs_takes_explanations(task):
     encoder, a, b, truth = task
-    found = bilrp.explain(
+    explanation = bilrp.explain(
         encoder, a, b, regions=regions.features(), composite=composites.uniform(0.0), similarity="dot"
     )
-    assert evaluation.acs([found], [truth]) == pytest.approx(1)
+    assert evaluation.acs([explanation], [truth]) == pytest.approx(1)
     with pytest.raises(InputError, match="coarsen"):
-        evaluation.cosine(found, torch.ones(3, 3))
+        evaluation.cosine(explanation, torch.ones(3, 3))
 
 
 def test_share_of_perfect_random_reversed_and_cancelling():
@@ -114,11 +114,11 @@ def test_conservation_is_perfect_without_biases_and_not_with_them(gamma):
             nn.Linear(6, 9, bias=bias), nn.ReLU(), nn.Linear(9, 5, bias=bias), nn.ReLU()
         ).double()
         x, y = torch.rand(2, 1, 6, dtype=torch.float64)
-        found = evaluation.conservation(
+        explanation = evaluation.conservation(
             bilrp.explain(net, x, y, composite=composites.uniform(gamma), similarity="dot")
         )
-        assert found.explained + found.unattributed == pytest.approx(found.score)
-        assert (found.unattributed_share < 1e-9) == (not bias)
+        assert explanation.explained + explanation.unattributed == pytest.approx(explanation.score)
+        assert (explanation.unattributed_share < 1e-9) == (not bias)
 
 
 def test_negative_share_shows_cancellation(task):
@@ -174,9 +174,9 @@ def test_orders_are_permutations_and_match_brute_force():
     relevance = torch.randn(5, 7, generator=generator, dtype=torch.float64)
     for order in (evaluation.removal_order(relevance), evaluation.insertion_order(relevance)):
         assert sorted(torch.cat(order).tolist()) == list(range(12))
-    place = torch.cat(evaluation.removal_order(relevance))
+    path = torch.cat(evaluation.removal_order(relevance))
     rows, columns = torch.ones(5, dtype=torch.float64), torch.ones(7, dtype=torch.float64)
-    for region in place.argsort().tolist():
+    for region in path.argsort().tolist():
         left = []
         for other in range(12):
             r, c = rows.clone(), columns.clone()
@@ -192,13 +192,13 @@ def test_deletion_removes_whole_regions_and_only_those_listed():
     a, b = torch.rand(1, 3, 8, 8), torch.rand(1, 3, 8, 8)
     mask = torch.full((8, 8), -1)
     mask[:4, :4], mask[4:, 4:] = 0, 1
-    found = bilrp.explain(
+    explanation = bilrp.explain(
         encoder, a, b, regions=regions.labels(mask), composite=composites.uniform(0.0), similarity="dot"
     )
-    curve = evaluation.deletion(encoder, found, a, b, steps=4)
+    curve = evaluation.deletion(encoder, explanation, a, b, steps=4)
     inside = (mask >= 0).float()
     torch.testing.assert_close(curve.scores[-1], (a * b * (1 - inside)).sum())
-    blurred = evaluation.deletion(encoder, found, a, b, steps=4, baseline=evaluation.blur_baseline(2))
+    blurred = evaluation.deletion(encoder, explanation, a, b, steps=4, baseline=evaluation.blur_baseline(2))
     assert blurred.scores[0] == curve.scores[0]
     assert blurred.scores[-1] != curve.scores[-1]
 
@@ -249,8 +249,8 @@ def test_correspondence_of_a_perfect_explanation_under_a_shift():
     grid = torch.arange(64).reshape(8, 8)
     for row, column in ((0, 2), (3, 5), (6, 7)):
         assert exact[grid[row, column]].nonzero().item() == grid[row + 1, column - 2]
-        near = match[grid[row, column]].reshape(8, 8)
-        assert near.sum() == near[max(0, row) : row + 3, max(0, column - 3) : column].sum() >= 4
+        neighbours = match[grid[row, column]].reshape(8, 8)
+        assert neighbours.sum() == neighbours[max(0, row) : row + 3, max(0, column - 3) : column].sum() >= 4
     # What leaves the image has no match and does not count: the last row and the first two columns.
     assert torch.equal(
         known[:, 0].reshape(8, 8),
@@ -261,19 +261,19 @@ def test_correspondence_of_a_perfect_explanation_under_a_shift():
     with pytest.raises(InputError, match="scale the map"):
         evaluation.match_regions(where[:32], spec, spec)
     noise = torch.rand(64, 64, generator=torch.Generator().manual_seed(0))
-    found = evaluation.relevance_share(noise, match, mask=among)
-    assert found.lift == pytest.approx(1, abs=0.1)
+    result = evaluation.relevance_share(noise, match, mask=among)
+    assert result.lift == pytest.approx(1, abs=0.1)
 
 
 def test_correspondence_of_a_model_that_compares_places():
     x = torch.rand(1, 3, 64, 64)
-    found = bilrp.explain(
+    explanation = bilrp.explain(
         Pixels(), x, x, regions=regions.grid(8), composite=composites.uniform(0.0), similarity="dot"
     )
     for flip, expected in ((False, 1.0), (True, 0.0)):
         where = evaluation.warp_pixel_map(evaluation.affine_matrix(flip=flip, size=(64, 64)), (64, 64))
-        assert evaluation.correspondence(found, where, tolerance=0).positive == pytest.approx(expected)
-        reverse = replace(found, relevance=-found.relevance)
+        assert evaluation.correspondence(explanation, where, tolerance=0).positive == pytest.approx(expected)
+        reverse = replace(explanation, relevance=-explanation.relevance)
         assert evaluation.correspondence(reverse, where, tolerance=0).signed == pytest.approx(-expected)
 
 
@@ -303,9 +303,9 @@ def test_correspondence_of_vgg_on_the_stereo_pair(data):
     disparity = torch.from_numpy(paths[2])[rows][:, columns] * (size / width)
     where = evaluation.disparity_pixel_map(disparity)
     for layer, lift, signed in ((17, 21, 0.69), (31, 9.5, 0.25)):
-        found = evaluation.correspondence(bilrp.pair(a[layer], b[layer], similarity="dot"), where)
-        assert found.lift == pytest.approx(lift, rel=0.05)
-        assert found.signed == pytest.approx(signed, abs=0.02)
+        explanation = evaluation.correspondence(bilrp.pair(a[layer], b[layer], similarity="dot"), where)
+        assert explanation.lift == pytest.approx(lift, rel=0.05)
+        assert explanation.signed == pytest.approx(signed, abs=0.02)
 
 
 def test_planted_content_is_found_by_a_perfect_explanation_only():
@@ -318,14 +318,14 @@ def test_planted_content_is_found_by_a_perfect_explanation_only():
     assert match.nonzero().tolist() == [[4, 11], [4, 15], [8, 11], [8, 15]]
     # Nothing but the patch is in the images, so everything a faithful explanation finds joins the two pastes.
     encoder = nn.Sequential(nn.AvgPool2d(32), nn.Flatten())
-    found = bilrp.explain(
+    explanation = bilrp.explain(
         encoder, first, second, regions=regions.grid(8), composite=composites.uniform(0.0), similarity="dot"
     )
-    assert evaluation.pointing_game(found, where).signed == pytest.approx(1)
+    assert evaluation.pointing_game(explanation, where).signed == pytest.approx(1)
     assert evaluation.pointing_game(
-        replace(found, relevance=-found.relevance), where
+        replace(explanation, relevance=-explanation.relevance), where
     ).signed == pytest.approx(-1)
-    even = evaluation.pointing_game(replace(found, relevance=torch.ones(16, 16)), where)
+    even = evaluation.pointing_game(replace(explanation, relevance=torch.ones(16, 16)), where)
     assert even.positive == even.chance == pytest.approx(4 / 256)
     generator = torch.Generator().manual_seed(0)
     drawn = [evaluation.relevance_share(torch.randn(16, 16, generator=generator), match) for _ in range(300)]
@@ -351,10 +351,10 @@ def test_randomisation_tells_model_from_input(net):
         unmoved = evaluation.randomization(blind, net, x, y)
         assert list(unmoved.values()) == pytest.approx([1, 1, 1])
     before = [p.clone() for p in net.parameters()]
-    found = evaluation.randomization(bilrp.explain, net, x, y)
-    assert list(found) == [1, 2, 3]
-    assert abs(found[3]) < 0.2
-    assert found[3] < found[1] < 0.999
+    result = evaluation.randomization(bilrp.explain, net, x, y)
+    assert list(result) == [1, 2, 3]
+    assert abs(result[3]) < 0.2
+    assert result[3] < result[1] < 0.999
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
     # A method that draws anew at every call has nothing in common with itself: chance.
     drawn = iter(range(100))
@@ -372,8 +372,8 @@ def test_randomised_keeps_the_layers_below_and_the_spread(net):
     for k in (2, 4):
         assert not torch.equal(weight(copy, k), weight(net, k))
         assert weight(copy, k).std() == pytest.approx(float(weight(net, k).std()), rel=0.1)
-    again = assert_sequential(evaluation.randomize_weights(net, 1).module)
-    assert torch.equal(weight(again, 4), weight(copy, 4))
+    second = assert_sequential(evaluation.randomize_weights(net, 1).module)
+    assert torch.equal(weight(second, 4), weight(copy, 4))
     with pytest.raises(InputError, match="3 layers"):
         evaluation.randomize_weights(net, 4)
     with pytest.raises(InputError, match="function"):
@@ -388,7 +388,7 @@ def test_stability_of_constant_linear_and_random_methods(net):
     fresh = lambda *given: evaluation.random_method(seed=next(drawn))(*given)  # noqa: E731
     assert abs(evaluation.stability(fresh, net, x, y, repeats=5)) < 0.08
     signs = iter([1, -1])  # turned round as soon as anything moves
-    turning = lambda *given: replace(found := constant(*given), relevance=next(signs) * found.relevance)  # noqa: E731
+    turning = lambda *given: replace(result := constant(*given), relevance=next(signs) * result.relevance)  # noqa: E731
     assert evaluation.stability(turning, net, x, y) == pytest.approx(-1)
     calm, rough = (evaluation.stability(bilrp.explain, net, x, y, noise=s, repeats=3) for s in (0.01, 0.5))
     assert rough < calm < 1

@@ -80,10 +80,10 @@ def sequence() -> Sequence:
 def test_last_layer_is_products_of_positions_and_adds_up(similarity: str, side: int) -> None:
     """By loops over positions: their products by the head, upsampled or summed to regions; the sum is the score."""
     model, (a, b) = network(), images()
-    found = baselines.last_layer(model, a, b, regions=side, similarity=similarity)
-    assert abs(found.unattributed) < TOLERANCE * max(1, abs(found.score))
+    result = baselines.last_layer(model, a, b, regions=side, similarity=similarity)
+    assert abs(result.unattributed) < TOLERANCE * max(1, abs(result.score))
     if side == 4:
-        found = found.coarsen(regions.grid(8))
+        result = result.coarsen(regions.grid(8))
     size, cells = max(side, 8), 32 // max(side, 8)
     expected = torch.zeros(cells**2, cells**2).double()
     maps = [model.head(model.last(x)[0].permute(1, 2, 0)) / 16 for x in (a, b)]  # bias-free head
@@ -92,23 +92,23 @@ def test_last_layer_is_products_of_positions_and_adds_up(similarity: str, side: 
             owner = [(n // 4 * 8 // size) * cells + n % 4 * 8 // size for n in (i, j)]
             expected[owner[0], owner[1]] += maps[0][i // 4, i % 4] @ maps[1][j // 4, j % 4]
     lengths = model(a).norm() * model(b).norm() if similarity == "cosine" else 1.0
-    assert torch.allclose(found.relevance, expected / lengths, atol=TOLERANCE, rtol=0)
+    assert torch.allclose(result.relevance, expected / lengths, atol=TOLERANCE, rtol=0)
 
 
 def test_last_layer_leaves_the_bias_of_the_head() -> None:
     model, (a, b) = network(bias=True), images()
-    found = baselines.last_layer(model, a, b, regions=8, similarity="dot")
-    assert torch.allclose(found.a.unattributed, model.head.bias, atol=TOLERANCE)
+    result = baselines.last_layer(model, a, b, regions=8, similarity="dot")
+    assert torch.allclose(result.a.unattributed, model.head.bias, atol=TOLERANCE)
 
 
 def test_last_layer_of_tokens_is_the_hidden_states() -> None:
     model = sequence()
     a, b = torch.randn(1, 5, 8).double(), torch.randn(1, 3, 8).double()
-    found = baselines.last_layer(model, a, b, regions=regions.tokens(), similarity="dot")
+    result = baselines.last_layer(model, a, b, regions=regions.tokens(), similarity="dot")
     states = [model.hidden(x)[0] / x.shape[1] for x in (a, b)]
     parts = [each / each.sum(0).norm() for each in states]
-    assert torch.allclose(found.relevance, parts[0] @ parts[1].T, atol=TOLERANCE)
-    assert abs(found.unattributed) < TOLERANCE
+    assert torch.allclose(result.relevance, parts[0] @ parts[1].T, atol=TOLERANCE)
+    assert abs(result.unattributed) < TOLERANCE
 
 
 class Patches(nn.Module):
@@ -129,16 +129,16 @@ class Patches(nn.Module):
 def test_last_layer_of_a_vision_transformer_is_the_tokens_of_its_patches() -> None:
     torch.manual_seed(5)
     model, (a, b) = Patches().double().eval().requires_grad_(False), images()
-    found = baselines.last_layer(model, a, b, regions=8, similarity="dot")
+    result = baselines.last_layer(model, a, b, regions=8, similarity="dot")
     states = [model.tokens(x)[0, 1:] / 16 for x in (a, b)]
-    assert torch.allclose(found.relevance, states[0] @ states[1].T, atol=TOLERANCE)
+    assert torch.allclose(result.relevance, states[0] @ states[1].T, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("similarity", ["dot", "cosine", "squared_distance"])
 def test_occlusion_is_the_second_difference_of_scores(similarity: str) -> None:
     """Four runs for each pair of regions, for every similarity."""
     model, (a, b) = network(bias=True), images()
-    found = baselines.occlusion(model, a, b, regions=16, similarity=similarity, fill=0.25)
+    result = baselines.occlusion(model, a, b, regions=16, similarity=similarity, fill=0.25)
     score = bilrp.similarity.SIMILARITIES[similarity]().score
     labels = regions.grid(16)(a).labels
 
@@ -151,18 +151,18 @@ def test_occlusion_is_the_second_difference_of_scores(similarity: str) -> None:
                 score(cover(a, None), cover(b, None)) - score(cover(a, i), cover(b, None))
                 - score(cover(a, None), cover(b, j)) + score(cover(a, i), cover(b, j))
             )  # fmt: skip
-            assert float(found.relevance[i, j]) == pytest.approx(expected, abs=TOLERANCE)
-    assert found.score == pytest.approx(score(model(a)[0], model(b)[0]))
+            assert float(result.relevance[i, j]) == pytest.approx(expected, abs=TOLERANCE)
+    assert result.score == pytest.approx(score(model(a)[0], model(b)[0]))
 
 
 def test_occlusion_of_a_linear_encoder_is_hessian_product() -> None:
     torch.manual_seed(2)
     model = nn.Linear(6, 4, bias=False).double().requires_grad_(False)
     a, b = torch.randn(2, 1, 6).double()
-    found = baselines.occlusion(model, a, b, regions=regions.features(), similarity="dot")
+    result = baselines.occlusion(model, a, b, regions=regions.features(), similarity="dot")
     expected = baselines.hessian_product(model, a, b, regions=regions.features(), similarity="dot")
-    assert torch.allclose(found.relevance, expected.relevance, atol=TOLERANCE)
-    assert abs(found.unattributed) < TOLERANCE
+    assert torch.allclose(result.relevance, expected.relevance, atol=TOLERANCE)
+    assert abs(result.unattributed) < TOLERANCE
 
 
 def test_occlusion_fills() -> None:
@@ -173,9 +173,9 @@ def test_occlusion_fills() -> None:
     assert torch.equal(mean.relevance, same.relevance)
     tokens = sequence()
     x, y = torch.randn(1, 4, 8).double(), torch.randn(1, 3, 8).double()
-    found = baselines.occlusion(tokens, x, y, regions=regions.tokens(), similarity="dot", fill="delete")
+    result = baselines.occlusion(tokens, x, y, regions=regions.tokens(), similarity="dot", fill="delete")
     shorter = tokens(x[:, [0, 1, 3]])
-    assert torch.allclose(found.a.parts[2], (tokens(x) - shorter)[0], atol=TOLERANCE)
+    assert torch.allclose(result.a.parts[2], (tokens(x) - shorter)[0], atol=TOLERANCE)
     with pytest.raises(InputError, match="fill='delete' needs a sequence"):
         baselines.occlusion(model, a, b, regions=16, fill="delete")
     with pytest.raises(InputError, match="fill of shape"):
@@ -185,8 +185,8 @@ def test_occlusion_fills() -> None:
 def test_pairx_by_its_definition() -> None:
     """Loops over the positions of the map of twice the side, and relevance by z⁺ as plain matrices."""
     model, (a, b) = network(), images()
-    found = baselines.pairx(model, a, b, regions=8, similarity="dot")
-    assert abs(float(found.relevance.sum())) > 0 and bool((found.relevance >= 0).all())
+    result = baselines.pairx(model, a, b, regions=8, similarity="dot")
+    assert abs(float(result.relevance.sum())) > 0 and bool((result.relevance >= 0).all())
     maps, weights = [], []
     for x, other in ((a, b), (b, a)):
         middle, last = model.middle(x), model.last(x)
@@ -207,21 +207,21 @@ def test_pairx_by_its_definition() -> None:
         if int((left - right[q]).norm(dim=1).argmin()) == p:
             owner = [n // 8 // 2 * 4 + n % 8 // 2 for n in (p, q)]
             expected[owner[0], owner[1]] += weights[0].flatten()[p] * weights[1].flatten()[q]
-    assert torch.allclose(found.relevance, expected, atol=TOLERANCE)
+    assert torch.allclose(result.relevance, expected, atol=TOLERANCE)
 
 
 def test_pairx_matches_a_shifted_image() -> None:
     """On a map that moves with the image, each position's neighbour is where it moved to."""
     model, (a, _) = network(), images()
     shifted = torch.roll(a, 8, dims=3)
-    found = baselines.pairx(model, a, shifted, regions=8)
-    assert [int(found.relevance[row].argmax()) for row in (0, 1, 5, 6)] == [1, 2, 6, 7]
+    result = baselines.pairx(model, a, shifted, regions=8)
+    assert [int(result.relevance[row].argmax()) for row in (0, 1, 5, 6)] == [1, 2, 6, 7]
 
 
 def test_mutual_nearest_neighbours_are_at_most_one_for_each() -> None:
     torch.manual_seed(4)
-    found = match_mutually(torch.randn(30, 4), torch.randn(20, 4))
-    assert bool((found.sum(0) <= 1).all()) and bool((found.sum(1) <= 1).all()) and 0 < found.sum() <= 20
+    result = match_mutually(torch.randn(30, 4), torch.randn(20, 4))
+    assert bool((result.sum(0) <= 1).all()) and bool((result.sum(1) <= 1).all()) and 0 < result.sum() <= 20
 
 
 def test_an_encoder_without_positions_is_refused() -> None:
@@ -242,12 +242,12 @@ def test_the_middle_of_tokens_is_halfway() -> None:
 @pytest.mark.parametrize("name", ["last_layer", "occlusion", "pairx"])
 def test_all_report_the_models_own_score(name: str, tmp_path: Path) -> None:
     model, (a, b) = network(), images()
-    found = getattr(baselines, name)(bilrp.Encoder(model, similarity="dot"), a, b, regions=8)
-    assert found.score == pytest.approx(float((model(a) * model(b)).sum()), abs=1e-12)
-    assert found.unattributed == pytest.approx(found.score - float(found.relevance.sum()), abs=1e-12)
-    assert name in found.a.origin["composite"]
-    again = bilrp.Explanation.load(found.save(tmp_path / "found.npz"))
-    assert torch.equal(again.relevance, found.relevance) and again.score == found.score
+    result = getattr(baselines, name)(bilrp.Encoder(model, similarity="dot"), a, b, regions=8)
+    assert result.score == pytest.approx(float((model(a) * model(b)).sum()), abs=1e-12)
+    assert result.unattributed == pytest.approx(result.score - float(result.relevance.sum()), abs=1e-12)
+    assert name in result.a.origin["composite"]
+    second = bilrp.Explanation.load(result.save(tmp_path / "found.npz"))
+    assert torch.equal(second.relevance, result.relevance) and second.score == result.score
 
 
 @pytest.mark.skipif(not (DATA / "resnet50").is_dir(), reason="needs BILRP_DATA with resnet50")
@@ -257,8 +257,8 @@ def test_last_layer_and_pairx_of_resnet50() -> None:
     photographs = sorted((DATA / "pascal_voc" / "images").glob("*.jpg"))[:1]
     x = bilrp.encoder.read_tensor(encoder, photographs[0])
     moved = torch.roll(x, 64, dims=3)
-    found = baselines.last_layer(encoder, x, moved, regions=32)
-    assert found.relevance.shape == (49, 49) and abs(found.unattributed) < 1e-5
+    result = baselines.last_layer(encoder, x, moved, regions=32)
+    assert result.relevance.shape == (49, 49) and abs(result.unattributed) < 1e-5
     middle = positions.find_middle(encoder.record(x), positions.lrp_zero())
     assert middle.patches == (14, 14)
     matched = baselines.pairx(encoder, x, moved, regions=32).relevance

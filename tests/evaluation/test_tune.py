@@ -42,17 +42,17 @@ def test_tune_recovers_the_rules_that_made_the_truth():
     net = nn.Sequential(*layers).requires_grad_(False).double()
     pairs = [(a, b) for a, b in torch.rand(2, 2, 1, 8, dtype=torch.float64)]
     names = tuning.list_weighted_layers(net, pairs[0][0])
-    wanted = dict(zip(names, (0.4, 0.06), strict=True))
+    expected = dict(zip(names, (0.4, 0.06), strict=True))
     truths = [
-        bilrp.explain(net, *p, composite=tuning.build_composite(wanted), similarity="dot").relevance
+        bilrp.explain(net, *p, composite=tuning.build_composite(expected), similarity="dot").relevance
         for p in pairs
     ]
     grid = (0.0, 0.06, 0.4)
-    found = evaluation.tune(net, pairs, lambda e, k: float(evaluation.cosine(e, truths[k])), grid=grid)
-    assert found.gammas == wanted
-    assert found.score == pytest.approx(1)
-    again = bilrp.explain(net, *pairs[0], composite=found.composite, similarity="dot")
-    torch.testing.assert_close(again.relevance, truths[0])
+    result = evaluation.tune(net, pairs, lambda e, k: float(evaluation.cosine(e, truths[k])), grid=grid)
+    assert result.gammas == expected
+    assert result.score == pytest.approx(1)
+    second = bilrp.explain(net, *pairs[0], composite=result.composite, similarity="dot")
+    torch.testing.assert_close(second.relevance, truths[0])
 
 
 def test_only_the_layers_asked_for_are_tuned():
@@ -61,11 +61,11 @@ def test_only_the_layers_asked_for_are_tuned():
     x, y = torch.rand(2, 1, 8)
     last = tuning.list_weighted_layers(net, x)[-1]
     base = composites.uniform(0.3)
-    found = evaluation.tune(
+    result = evaluation.tune(
         net, [(x, y)], lambda e, k: -(e.unattributed**2), layers=[last], otherwise=base, grid=(0.0, 0.5)
     )
-    assert list(found.gammas) == [last]
-    assert "uniform(0.3)" in found.composite.name
+    assert list(result.gammas) == [last]
+    assert "uniform(0.3)" in result.composite.name
     assert paper_vgg().name in tuning.build_composite({}, otherwise=paper_vgg()).name
 
 

@@ -143,9 +143,9 @@ def test_many_threads_write_one_name(tmp_path):
 @pytest.mark.parametrize("name", ["x" * 300 + ".png", "nul\0.png", "folder"])
 def test_names_that_cannot_be_written_are_one_line(tmp_path, name):
     (tmp_path / "folder").mkdir()
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised:
         files.write_bytes(tmp_path / name, b"x")
-    assert str(caught.value).startswith("cannot write") and "\n" not in str(caught.value)
+    assert str(raised.value).startswith("cannot write") and "\n" not in str(raised.value)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 

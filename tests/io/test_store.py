@@ -55,8 +55,8 @@ def test_round_trip(tmp_path: Path, explanation: Explanation, suffix: str) -> No
     assert [p.name for p in tmp_path.iterdir()] == [path.name], "nothing half-written is left beside it"
     one = explanation.a.save(tmp_path / f"one{suffix}")
     assert_same(Decomposition.load(one), explanation.a)
-    again = bilrp.pair(Decomposition.load(one), explanation.b, similarity="squared_distance")
-    assert torch.equal(again.relevance, explanation.relevance)
+    second = bilrp.pair(Decomposition.load(one), explanation.b, similarity="squared_distance")
+    assert torch.equal(second.relevance, explanation.relevance)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -75,16 +75,16 @@ def test_half_precision_survives(tmp_path: Path, suffix: str) -> None:
     ("dtype", "most"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3), (torch.float32, 1e-7)]
 )
 def test_parts_in_less_space_say_what_it_cost(tmp_path: Path, dtype: torch.dtype, most: float) -> None:
-    whole = bilrp.decompose(vgg.model(), vgg.input(1), regions=regions.grid(2))
-    back = Decomposition.load(whole.save(tmp_path / "small.safetensors", dtype=dtype))
-    assert back.parts.dtype == whole.parts.dtype and not torch.equal(back.parts, whole.parts)
-    error = float((back.parts - whole.parts).norm() / whole.parts.norm())
+    full = bilrp.decompose(vgg.model(), vgg.input(1), regions=regions.grid(2))
+    back = Decomposition.load(full.save(tmp_path / "small.safetensors", dtype=dtype))
+    assert back.parts.dtype == full.parts.dtype and not torch.equal(back.parts, full.parts)
+    error = float((back.parts - full.parts).norm() / full.parts.norm())
     assert 0 < error < most and back.storage_error == pytest.approx(error)
-    assert torch.equal(back.embedding, whole.embedding)
-    torch.testing.assert_close(back.parts.sum(0) + back.unattributed, whole.embedding)
-    again = Decomposition.load(back.save(tmp_path / "same.safetensors"))
-    assert again.storage_error == back.storage_error and whole.storage_error == 0
-    assert bilrp.pair(back, whole, similarity="dot").score == bilrp.pair(whole, whole, similarity="dot").score
+    assert torch.equal(back.embedding, full.embedding)
+    torch.testing.assert_close(back.parts.sum(0) + back.unattributed, full.embedding)
+    second = Decomposition.load(back.save(tmp_path / "same.safetensors"))
+    assert second.storage_error == back.storage_error and full.storage_error == 0
+    assert bilrp.pair(back, full, similarity="dot").score == bilrp.pair(full, full, similarity="dot").score
 
 
 def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -100,16 +100,16 @@ def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", [0.0, 0.3, 0.95])
 def test_truncated_files(tmp_path: Path, explanation: Explanation, suffix: str, keep: float) -> None:
     path = explanation.save(tmp_path / f"pair{suffix}")
-    whole = path.read_bytes()
-    path.write_bytes(whole[: int(keep * len(whole))])
+    full = path.read_bytes()
+    path.write_bytes(full[: int(keep * len(full))])
     for load in (Explanation.load, Decomposition.load):
         load_error(load, path)
 
 
 def load_error(load, path: Path) -> str:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised:
         load(path)
-    message = str(caught.value)
+    message = str(raised.value)
     assert "\n" not in message
     assert path.name in message
     return message
@@ -177,8 +177,8 @@ def test_two_saves_are_the_same_bytes(
     first = explanation.save(tmp_path / f"one{suffix}").read_bytes()
     monkeypatch.setattr("time.time", lambda: 2e9)
     monkeypatch.setattr("time.localtime", lambda *_: (2033, 5, 18, 3, 33, 20, 2, 138, 0))
-    again = Explanation.load(tmp_path / f"one{suffix}").save(tmp_path / f"two{suffix}").read_bytes()
-    assert first == again
+    second = Explanation.load(tmp_path / f"one{suffix}").save(tmp_path / f"two{suffix}").read_bytes()
+    assert first == second
     if suffix == ".npz":
         with zipfile.ZipFile(io.BytesIO(first)) as file:
             assert {member.date_time for member in file.infolist()} == {(1980, 1, 1, 0, 0, 0)}
@@ -192,9 +192,9 @@ def test_a_flipped_bit_is_refused_or_changes_nothing(
     data = path.read_bytes()
     picked = np.random.default_rng(0).integers(0, 8 * len(data), 300)
     refusals = 0
-    for place in picked.tolist():
+    for folder in picked.tolist():
         damaged = bytearray(data)
-        damaged[place // 8] ^= 1 << place % 8
+        damaged[folder // 8] ^= 1 << folder % 8
         path.write_bytes(damaged)
         try:
             back = Explanation.load(path)
@@ -212,11 +212,11 @@ def forge(explanation: Explanation, path: Path, **changes: object) -> Path:
     """Write a file with a matching checksum and wrong numbers."""
     tensors, words = serialize_explanation(explanation)
     for name, value in changes.items():
-        place = name.replace("__", ".")
+        folder = name.replace("__", ".")
         if isinstance(value, torch.Tensor):
-            tensors[place] = value
+            tensors[folder] = value
         else:
-            words[place] = str(value)
+            words[folder] = str(value)
     return store.write(path, tensors, words)
 
 

@@ -119,11 +119,11 @@ def test_arcs_end_in_the_middle_of_their_regions(pair):
 
 
 def test_overlay_puts_value_where_the_box_is():
-    place = side(16, 16)
+    path = side(16, 16)
     flat = np.full((16, 16, 3), 128, np.uint8)
     values = np.array([1.0, 0.0, -1.0, 0.0])
     image = figure.tint_regions(
-        flat, assert_not_none(place.regions.boxes), values, figure.resolve_palette("paper")
+        flat, assert_not_none(path.regions.boxes), values, figure.resolve_palette("paper")
     )
     red, untouched, blue = image[4, 4], image[4, 12], image[12, 4]
     assert red[0] > red[2] + 0.4 and blue[2] > blue[0] + 0.3
@@ -256,10 +256,10 @@ def test_each_finding_is_outlined_on_both_sides_and_joined_by_one_numbered_ribbo
 
 
 def test_an_outline_goes_around_regions_and_not_through_them():
-    place = assert_instance(
+    panel = assert_instance(
         scene.make_panel(side(16, 16), left=1.0, top=2.0, width=4.0, height=4.0), scene.ImagePanel
     )
-    (path,) = place.outline_paths([0, 1])
+    (path,) = panel.outline_paths([0, 1])
     x, y = path.T
     # two regions of a quarter each are the upper half: the outline is on its border and never between them
     assert x.min() == pytest.approx(1.0) and x.max() == pytest.approx(5.0)

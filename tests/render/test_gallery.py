@@ -12,12 +12,12 @@ from bilrp.render.gallery import GalleryEntry
 
 @pytest.fixture
 def open_gallery(browser, tmp_path: Path):
-    tabs, trouble = [], []
+    tabs, errors = [], []
 
     def open_page(chapters, *, width=1400, **options):
         tab = browser.new_page(viewport={"width": width, "height": 900}, reduced_motion="reduce")
-        tab.on("console", lambda message: trouble.append(message.text))
-        tab.on("pageerror", lambda error: trouble.append(str(error)))
+        tab.on("console", lambda message: errors.append(message.text))
+        tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.goto(
             gallery.write(chapters, tmp_path / "gallery.html", title="Why <b>these</b>?", **options).as_uri()
         )
@@ -27,7 +27,7 @@ def open_gallery(browser, tmp_path: Path):
     yield open_page
     for tab in tabs:
         tab.close()
-    assert trouble == []
+    assert errors == []
 
 
 def chapters(count: int) -> list[GalleryEntry]:

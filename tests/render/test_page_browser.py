@@ -167,7 +167,7 @@ def test_l_sparsifies_and_stays_below_h(visit, pair):
 )
 def test_links_are_those_of_algorithm_one(browser, style):
     relevance = torch.randn(20, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) ** 3
-    expected, wish = links.compute_links(relevance, style), links.resolve_style(style)
+    expected, options = links.compute_links(relevance, style), links.resolve_style(style)
     tab = browser.new_page()
     drawn = tab.evaluate(
         """async ([source, values, style]) => {
@@ -177,14 +177,14 @@ def test_links_are_those_of_algorithm_one(browser, style):
         [
             bundle.read_source("data.js"),
             relevance.flatten().tolist(),
-            {"l": wish.low, "h": wish.high, "p": wish.power},
+            {"l": options.low, "h": options.high, "p": options.power},
         ],
     )
     tab.close()
-    wanted = {30 * i + j: (value, alpha) for i, j, value, alpha in expected}
-    assert {int(pair) for pair, _, _ in drawn} == set(wanted)
+    required = {30 * i + j: (value, alpha) for i, j, value, alpha in expected}
+    assert {int(pair) for pair, _, _ in drawn} == set(required)
     np.testing.assert_allclose(
-        [[v, a] for _, v, a in drawn], [wanted[pair] for pair, _, _ in drawn], rtol=1e-9
+        [[v, a] for _, v, a in drawn], [required[pair] for pair, _, _ in drawn], rtol=1e-9
     )
     assert expected.value.min() < 0 < expected.value.max()
 
@@ -433,9 +433,9 @@ def test_nothing_moves_at_a_hover(visit, pair, kind: str, width: int):
 
 
 def test_works_inside_a_notebook_frame(browser, pair):
-    tab, trouble = browser.new_page(viewport={"width": 1100, "height": 1000}), []
-    tab.on("console", lambda message: trouble.append(message.text))
-    tab.on("pageerror", lambda error: trouble.append(str(error)))
+    tab, errors = browser.new_page(viewport={"width": 1100, "height": 1000}), []
+    tab.on("console", lambda message: errors.append(message.text))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.set_content(f"<h1>notebook</h1>{page.embed(pair)}")
     frame = tab.frame_locator("iframe")
     frame.locator(region_selector("a", 37)).hover()
@@ -444,7 +444,7 @@ def test_works_inside_a_notebook_frame(browser, pair):
         frame.locator("[data-save=png]").click()
     assert download.value.suggested_filename == "bilrp.png"
     tab.close()
-    assert trouble == []
+    assert errors == []
 
 
 def test_everything_that_acts_has_a_name_for_screen_readers(visit, pair):

@@ -16,9 +16,9 @@ ADDRESS = "http://page.test"
 @pytest.fixture
 def blank(browser):
     """A document without anything of ours, on which the package's files can be imported by name."""
-    tab, trouble = browser.new_page(viewport={"width": 1280, "height": 1000}, reduced_motion="reduce"), []
-    tab.on("console", lambda message: trouble.append(message.text))
-    tab.on("pageerror", lambda error: trouble.append(str(error)))
+    tab, errors = browser.new_page(viewport={"width": 1280, "height": 1000}, reduced_motion="reduce"), []
+    tab.on("console", lambda message: errors.append(message.text))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
 
     def answer(route):
         name = route.request.url.removeprefix(f"{ADDRESS}/")
@@ -36,7 +36,7 @@ def blank(browser):
     tab.goto(f"{ADDRESS}/")
     yield tab
     tab.close()
-    assert trouble == []
+    assert errors == []
 
 
 def mount(tab, file, *payloads):

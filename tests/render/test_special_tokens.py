@@ -69,9 +69,9 @@ def test_the_words_and_their_relevance_remain(explanation: Explanation) -> None:
 
 
 def test_findings_keep_their_share(explanation: Explanation) -> None:
-    whole, few = explanation.findings(), select_visible(explanation, special_tokens=False).findings()
-    assert [(f.relevance, f.share) for f in whole] == [(f.relevance, f.share) for f in few]
-    assert [[n - 1 for n in f.a] for f in whole] == [f.a for f in few]
+    full, few = explanation.findings(), select_visible(explanation, special_tokens=False).findings()
+    assert [(f.relevance, f.share) for f in full] == [(f.relevance, f.share) for f in few]
+    assert [[n - 1 for n in f.a] for f in full] == [f.a for f in few]
 
 
 def test_self_terms_lose_their_special_tokens_too(explanation: Explanation) -> None:
@@ -93,16 +93,16 @@ def test_the_picture(explanation: Explanation, links: bool | None) -> None:
         ticks = [t for axes in plot.axes for t in (*axes.get_xticklabels(), *axes.get_yticklabels())]
         return " ".join(t.get_text() for t in (*texts, *(ticks if links else ())))
 
-    plain, asked = read_texts(), read_texts(special_tokens=True)
+    plain, requested = read_texts(), read_texts(special_tokens=True)
     assert "[CLS]" not in plain and "[SEP]" not in plain and "goats" in plain
-    assert "[CLS]" in asked and "[SEP]" in asked
-    assert "special tokens" in plain and "special tokens" in asked
+    assert "[CLS]" in requested and "[SEP]" in requested
+    assert "special tokens" in plain and "special tokens" in requested
 
 
 def test_the_payload(explanation: Explanation) -> None:
-    plain, asked = page.build_payload(explanation), page.build_payload(explanation, special_tokens=True)
-    assert plain["breakdown"] == asked["breakdown"] and plain["summary"] == asked["summary"]
-    assert plain["a"]["names"] == ["two", "goats"] and asked["a"]["names"][0] == "[CLS]"
+    plain, requested = page.build_payload(explanation), page.build_payload(explanation, special_tokens=True)
+    assert plain["breakdown"] == requested["breakdown"] and plain["summary"] == requested["summary"]
+    assert plain["a"]["names"] == ["two", "goats"] and requested["a"]["names"][0] == "[CLS]"
     assert (plain["pairs"]["rows"], plain["pairs"]["columns"]) == (2, 3)
 
 
@@ -144,6 +144,6 @@ def test_the_page(explanation: Explanation, visit) -> None:
             name => getComputedStyle(root().querySelector(`.breakdown .${name} rect`)).fill)"""
     )
     assert colours[0] != colours[1] and colours[0] != "rgb(0, 0, 0)"
-    asked = visit(explanation, special_tokens=True)
-    assert "[CLS]" in read(asked)
-    assert asked.locator(".region[data-side=a]").count() == 4
+    requested = visit(explanation, special_tokens=True)
+    assert "[CLS]" in read(requested)
+    assert requested.locator(".region[data-side=a]").count() == 4

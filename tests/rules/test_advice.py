@@ -19,9 +19,9 @@ attention = torch.rand(1, 2, 6, 4, generator=torch.Generator().manual_seed(1))
 
 
 def refusal(encoder, x: Tensor) -> str:
-    with pytest.raises(BilrpError) as caught:
+    with pytest.raises(BilrpError) as raised:
         bilrp.decompose(encoder, x)
-    message = str(caught.value)
+    message = str(raised.value)
     assert "\n" not in message
     return message
 

@@ -31,8 +31,8 @@ def test_glu_freezes_its_gate(dim: int) -> None:
     places = torch.arange(24).reshape(1, 4, 6).chunk(2, dim)[0].flatten()
     gates = X.chunk(2, dim)[1].sigmoid().flatten()
     expected = torch.zeros(24, 12, dtype=torch.float64)
-    for output, (place, gate) in enumerate(zip(places, gates, strict=True)):
-        expected[place, output] = X.flatten()[place] * gate
+    for output, (path, gate) in enumerate(zip(places, gates, strict=True)):
+        expected[path, output] = X.flatten()[path] * gate
     for mode in ("push", "pull"):
         result = parts(lambda x: F.glu(x, dim), X, composites.uniform(0.0), mode)
         torch.testing.assert_close(result, expected)
@@ -62,10 +62,10 @@ def test_glu_is_its_written_out_twin(composite) -> None:
 def put_together(here: Tensor, put: Tensor, reduce: str, include: bool) -> tuple[Tensor, Tensor]:
     """J of both operands, place by place: sums, means, or the winners' equal shares."""
     of_here, of_put = torch.zeros(6, 6, dtype=torch.float64), torch.zeros(6, 6, dtype=torch.float64)
-    for place in range(6):
-        sources = [i for i in range(6) if int(INDEX[0, i]) == place]
+    for position in range(6):
+        sources = [i for i in range(6) if int(INDEX[0, i]) == position]
         own = include or not sources
-        numbers = [*([float(here[0, place])] if own else []), *(float(put[0, i]) for i in sources)]
+        numbers = [*([float(here[0, position])] if own else []), *(float(put[0, i]) for i in sources)]
         best = (max if reduce == "amax" else min)(numbers)
         won = [n == best for n in numbers]
         weights = {
@@ -75,9 +75,9 @@ def put_together(here: Tensor, put: Tensor, reduce: str, include: bool) -> tuple
             "amin": [w / sum(won) for w in won],
         }[reduce]
         if own:
-            of_here[place, place] = weights[0]
+            of_here[position, position] = weights[0]
         for i, weight in zip(sources, weights[own:], strict=True):
-            of_put[i, place] = weight
+            of_put[i, position] = weight
     return of_here, of_put
 
 

@@ -113,11 +113,11 @@ def test_position_adds_the_remainder_of_each_position_to_the_region_there(
     left = composites.Composite(
         "left", composites.first_match(otherwise=composite).choose_rule, None, composite.for_tape
     )
-    whole = bilrp.decompose(net, x, regions=16, composite=composite)
+    full = bilrp.decompose(net, x, regions=16, composite=composite)
     without = bilrp.decompose(net, x, regions=16, composite=left)
     remainder = bilrp.decompose(net[:5], x, regions=16, composite=left).unattributed.reshape(6, 4)
     expected = without.parts + (net.get_parameter("7.weight") @ remainder / 4).T
-    torch.testing.assert_close(whole.parts, expected.detach(), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(full.parts, expected.detach(), rtol=1e-9, atol=1e-12)
 
 
 def test_position_follows_regions_that_are_smaller_and_leave_something_out(

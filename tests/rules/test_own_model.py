@@ -91,9 +91,9 @@ def test_an_activation_has_to_be_elementwise() -> None:
 
     with pytest.raises(RuleError, match="not elementwise"):
         bilrp.decompose(bilrp.Encoder(running, operations=(activation("cummax"),)), X)
-    with pytest.raises(RuleError) as caught:
+    with pytest.raises(RuleError) as raised:
         bilrp.decompose(running, X)
-    assert "activation" not in str(caught.value)
+    assert "activation" not in str(raised.value)
     decomposition = bilrp.decompose(
         bilrp.Encoder(lambda x: torch.special.i1(x).flatten(1), operations=(activation("special_i1"),)), X
     )

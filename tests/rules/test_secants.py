@@ -223,13 +223,13 @@ def test_what_a_reference_may_be() -> None:
     assert halves[0].origin != halves[1].origin
     with pytest.raises(BilrpError, match="differ in composite"):
         bilrp.pair(*halves, similarity="dot")
-    for wrong, said in (
+    for wrong, message in (
         ("median", "unknown reference 'median': use one of mean, blurred, zero"),
         (torch.zeros(1, 3, 4, 4), "must have the input's shape"),
         (lambda v: v * float("nan"), "NaN"),
         (7, "got int"),
     ):
-        with pytest.raises(RuleError, match=said):
+        with pytest.raises(RuleError, match=message):
             decomposed(wrong)
     with pytest.raises(RuleError, match="is for images"):
         bilrp.decompose(nn.Linear(4, 2), torch.ones(1, 4), composite=composites.secant("mean"))
@@ -291,8 +291,8 @@ def test_a_score_is_pairs_and_references(similarity: str, tmp_path) -> None:
         )
         torch.testing.assert_close(torch.tensor(got).double(), torch.stack(expected))
     for kind in ("npz", "safetensors"):
-        again = bilrp.Explanation.load(explanation.save(tmp_path / f"why.{kind}"))
-        assert again.breakdown == breakdown
+        second = bilrp.Explanation.load(explanation.save(tmp_path / f"why.{kind}"))
+        assert second.breakdown == breakdown
     coarse = explanation.coarsen(regions.grid(8))
     assert abs(coarse.breakdown.reference_terms_a - breakdown.reference_terms_a) < 1e-12
     assert account_line(explanation).count("against the reference picture") == 1

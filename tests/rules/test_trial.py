@@ -28,14 +28,14 @@ def distances(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_derivative_that_torch_gets_wrong_is_refused(mode: Mode, dtype: torch.dtype) -> None:
     """Under vmap cdist's gradient is off by as much as it is."""
-    with pytest.raises(RuleError, match=r"step 'cdist_1' \(cdist.*contradict each other") as caught:
+    with pytest.raises(RuleError, match=r"step 'cdist_1' \(cdist.*contradict each other") as raised:
         bilrp.decompose(
             lambda x: torch.cdist(x.reshape(4, 2), POINTS.to(dtype)),
             X.to(dtype),
             composite=composites.hessian_product(),
             mode=mode,
         )
-    assert "\n" not in str(caught.value) and "write the operation out" in str(caught.value)
+    assert "\n" not in str(raised.value) and "write the operation out" in str(raised.value)
 
 
 def test_the_same_written_out_is_fine() -> None:
@@ -73,9 +73,9 @@ def test_what_has_no_derivative_is_refused_in_one_line() -> None:
         "igamma": lambda x: torch.igamma(x, x),
         "bessel_y0": torch.special.bessel_y0,
     }.items():
-        with pytest.raises(RuleError, match=f"torch has no derivative of step '.*{name}_1'") as caught:
+        with pytest.raises(RuleError, match=f"torch has no derivative of step '.*{name}_1'") as raised:
             bilrp.decompose(function, X.abs(), composite=composites.hessian_product())
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(raised.value)
 
 
 def test_what_only_counts_has_a_derivative_of_zero() -> None:

@@ -46,11 +46,11 @@ WRITES = {
 
 def owned(function, x: Tensor) -> Tensor:
     """parts [features, outputs] by turning each feature off in turn: a write is linear in what is written."""
-    whole, results = function(x), []
+    full, results = function(x), []
     for feature in range(x.numel()):
         without = x.clone().flatten()
         without[feature] = 0
-        results.append((whole - function(without.reshape(x.shape))).flatten())
+        results.append((full - function(without.reshape(x.shape))).flatten())
     return torch.stack(results)
 
 

@@ -71,7 +71,7 @@ def small_encoder() -> bilrp.Encoder:
     )  # fmt: skip
     return bilrp.Encoder(
         net.eval().requires_grad_(False),
-        read=lambda thing: images.read_with_view(thing, size=64),
+        read=lambda item: images.read_with_view(item, size=64),
         name="small",
     )
 
@@ -176,7 +176,7 @@ def test_covering_by_hand(has_peaks: bool) -> None:
     explanation = replace(bilrp.explain(encoder, a, b, regions=16), relevance=relevance)
     assert bool(explanation.findings()) == has_peaks
     match = torch.eye(16)
-    found = measure(
+    result = measure(
         encoder, explanation, Case("class", a, b, match, torch.ones_like(match), group=0, cover=True)
     )
     falls = []
@@ -185,15 +185,15 @@ def test_covering_by_hand(has_peaks: bool) -> None:
         changed = torch.where(inside, x.mean((2, 3), keepdim=True), x)
         cosine = nn.functional.cosine_similarity(encoder.module(changed), encoder.module(other))
         falls.append(1 - float(cosine) / explanation.score)
-    assert found["fall"] == pytest.approx(sum(falls) / 2, abs=1e-6) and abs(found["fall"]) > 1e-6
-    assert found["covered"] == pytest.approx(4 / 32)
+    assert result["fall"] == pytest.approx(sum(falls) / 2, abs=1e-6) and abs(result["fall"]) > 1e-6
+    assert result["covered"] == pytest.approx(4 / 32)
 
 
 def test_grad_cam_is_a_product_of_two_maps(settings: ArenaSettings) -> None:
     encoder = small_encoder()
     torch.manual_seed(4)
     a, b = torch.rand(2, 1, 3, 64, 64)
-    found = methods.grad_cam(encoder, a, b, grid(8))
+    result = methods.grad_cam(encoder, a, b, grid(8))
     assert isinstance(encoder.module, nn.Sequential)
     maps = []
     for x, other in ((a, b), (b, a)):
@@ -207,7 +207,7 @@ def test_grad_cam_is_a_product_of_two_maps(settings: ArenaSettings) -> None:
         weights = frozen.mean((2, 3))
         assert torch.allclose(weights, target / 64, atol=1e-6)
         maps.append((weights[..., None, None] * last).sum(1).clamp(min=0).flatten())
-    assert torch.allclose(found, torch.outer(*maps).detach(), atol=1e-6)
+    assert torch.allclose(result, torch.outer(*maps).detach(), atol=1e-6)
 
 
 def entry(encoder: bilrp.Encoder, a: Any, b: Any, regions: Any) -> Tensor:
@@ -221,8 +221,8 @@ def wrong(encoder: bilrp.Encoder, a: Any, b: Any, regions: Any) -> Tensor:
 def test_the_whole_study(settings: ArenaSettings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Photographs and texts on small networks, with a method from outside; what was kept is read, and gives the same."""
     text_encoder = sentence(ARCHITECTURES[0].save(tmp_path / "bert", dtype=torch.float32))
-    made = {"small": small_encoder(), "text": text_encoder}
-    monkeypatch.setattr(study, "load_encoder", lambda name, settings: made[name])
+    built = {"small": small_encoder(), "text": text_encoder}
+    monkeypatch.setattr(study, "load_encoder", lambda name, settings: built[name])
     monkeypatch.setitem(sys.modules, "outside", sys.modules[__name__])
     given = replace(settings, encoders="small,text", entry="outside:entry")
     first = study.run(given)
@@ -263,16 +263,16 @@ def test_losses_come_first() -> None:
         return {"encoder": "net", "truth": "warp: shift", "group": group, "methods": scored}
 
     rows = [row(n, default=0.5, better=0.6 + n / 100, worse=0.2, like=0.5 + (-1) ** n / 10) for n in range(6)]
-    made = report.build_report(rows, ArenaSettings(data=Path("in"), resamples=200))
-    hits = [each for each in made.results["comparisons"] if each["measure"] == "hit"]
+    built = report.build_report(rows, ArenaSettings(data=Path("in"), resamples=200))
+    hits = [each for each in built.results["comparisons"] if each["measure"] == "hit"]
     assert [(each["other"], each["verdict"]) for each in hits] == [
         ("better", "behind"), ("like", "unclear"), ("worse", "ahead"),
     ]  # fmt: skip
-    assert [section.title for section in made.sections[:2]] == [
+    assert [section.title for section in built.sections[:2]] == [
         "The default beside the best other method, losses first",
         "Where the default is behind",
     ]
-    (overview,) = made.sections[0].blocks
+    (overview,) = built.sections[0].blocks
     assert isinstance(overview, Table)
     assert overview.rows[0][2:] == (
         "hit",
@@ -281,7 +281,7 @@ def test_losses_come_first() -> None:
         "0.62 (0.61\u00a0to\u00a00.64)",
         "behind",
     )
-    assert made.summary.startswith("The default is behind another method in 2 comparisons, ahead in 2")
+    assert built.summary.startswith("The default is behind another method in 2 comparisons, ahead in 2")
     few = report.build_report(rows[:2], ArenaSettings(data=Path("in"), resamples=200))
     verdicts = {
         each["other"]: each["verdict"] for each in few.results["comparisons"] if each["measure"] == "hit"
@@ -292,7 +292,7 @@ def test_losses_come_first() -> None:
         "like": "unclear",
     }  # two photographs prove nothing
     expected = {"better": 0.0, "worse": 1.0, "like": 0.5, "every other": 0.0, "more than every other": 0.0}
-    assert made.results["covering"] == {"net": expected}
+    assert built.results["covering"] == {"net": expected}
 
 
 @pytest.mark.slow

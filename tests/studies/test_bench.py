@@ -44,10 +44,10 @@ def parts_of(layers: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
 
 
 def test_the_loop_is_lrp(layers, x):
-    place = int(nn.Sequential(*layers)(x).argmax())
-    seed = torch.zeros(1, 5, 4, 4).flatten().scatter(0, torch.tensor(place), 1.0).reshape(1, 5, 4, 4)
-    found = decomposition.run_lrp_pass(layers, x, seed)
-    torch.testing.assert_close(found.flatten(), parts_of(layers, x)[:, place], rtol=1e-4, atol=1e-5)
+    position = int(nn.Sequential(*layers)(x).argmax())
+    seed = torch.zeros(1, 5, 4, 4).flatten().scatter(0, torch.tensor(position), 1.0).reshape(1, 5, 4, 4)
+    result = decomposition.run_lrp_pass(layers, x, seed)
+    torch.testing.assert_close(result.flatten(), parts_of(layers, x)[:, position], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["zennit", "captum", "autolrp"])
@@ -57,12 +57,12 @@ def test_a_rival_library_is_timed_in_a_process_of_its_own(layers, x, name):
     before = set(sys.modules)
     out = nn.Sequential(*layers)(x)
     channel, y, column = (int(i) for i in torch.unravel_index(out.argmax(), out.shape)[1:])
-    found = other_libraries.time_pass(name, layers, x, (channel, y, column))
-    assert found.seconds > 0 and found.relevance.shape == x.shape
+    result = other_libraries.time_pass(name, layers, x, (channel, y, column))
+    assert result.seconds > 0 and result.relevance.shape == x.shape
     assert not [module for module in set(sys.modules) - before if module.partition(".")[0] == name]
     if name == "zennit":  # the others have no z^B for pixels, or one γ for all layers
         truth = parts_of(layers, x)[:, int(out.argmax())]
-        torch.testing.assert_close(found.relevance.flatten(), truth, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(result.relevance.flatten(), truth, rtol=1e-3, atol=1e-4)
 
 
 def test_a_rival_that_fails_is_one_line(layers, x):
@@ -86,10 +86,10 @@ def test_report_as_table_file_and_plot(tmp_path):
     rows = (Row("loop (×25 of 4)", 32.0, 4.0, 1.0, 300.0), Row("bilrp, exact", 2.0, 0.25, 16.0, 200.0))
     growth = (Growth(128, 8, 256, 105.0, 2.0, 200.0), Growth(128, 4, 1024, 300.0, None, None))
     report = BenchmarkReport(rows, growth, 0.08, decomposition.describe_machine())
-    made = decomposition.write_report(report, tmp_path / "bench")
-    kept = json.loads(made[0].read_text())
-    assert kept["rows"][1]["faster_than_loop"] == 16.0 and kept["growth"][1]["seconds"] is None
-    assert made[1].read_bytes().startswith(b"\x89PNG")
+    built = decomposition.write_report(report, tmp_path / "bench")
+    stored = json.loads(built[0].read_text())
+    assert stored["rows"][1]["faster_than_loop"] == 16.0 and stored["growth"][1]["seconds"] is None
+    assert built[1].read_bytes().startswith(b"\x89PNG")
     console = Console(width=120, record=True, file=StringIO())
     console.print(decomposition.build_table(report))
     console.print(decomposition.build_growth_table(report))
@@ -112,5 +112,5 @@ def test_a_sentence_costs_less_than_a_loop_and_than_integrated_jacobians(tmp_pat
     )
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    said = capsys.readouterr().out
-    assert not ended.value.code and "The cat sat." in said and "integrated" in said and "×" in said
+    message = capsys.readouterr().out
+    assert not ended.value.code and "The cat sat." in message and "integrated" in message and "×" in message

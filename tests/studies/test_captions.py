@@ -57,13 +57,13 @@ def test_boxes_hold_their_objects_and_nothing_else_does(count: int) -> None:
         # grey has three equal channels up to grain; every colour is far from it
         coloured = np.ptp(scene.pixels.astype(int), axis=2) > 90
         assert len(scene.objects) == count
-        for thing in scene.objects:
-            top, left, bottom, right = thing.box
+        for item in scene.objects:
+            top, left, bottom, right = item.box
             part = coloured[top:bottom, left:right].copy()
             for edge in (part[0], part[-1], part[:, 0], part[:, -1]):
                 assert edge.any(), "a box is tight"
             middle = scene.pixels[top:bottom, left:right][part].mean(0) / 255
-            assert np.abs(middle - scenes.COLORS[thing.color]).max() < 0.08
+            assert np.abs(middle - scenes.COLORS[item.color]).max() < 0.08
             coloured[top:bottom, left:right] = False
         assert not coloured.any()
         assert len({t.color for t in scene.objects}) == len({t.shape for t in scene.objects}) == count
@@ -74,33 +74,33 @@ def test_words_go_with_the_object_they_name() -> None:
         scene = drawn(4, named=3, seed=seed)
         words = scene.caption.split()
         assert len(words) == len(scene.object_of_word) and set(words) <= set(scenes.VOCABULARY)
-        for number, thing in enumerate(scene.named_objects):
-            said = [w for w, owner in zip(words, scene.object_of_word, strict=True) if owner == number]
-            assert said == [thing.color, thing.shape] and thing in scene.objects
+        for number, item in enumerate(scene.named_objects):
+            message = [w for w, owner in zip(words, scene.object_of_word, strict=True) if owner == number]
+            assert message == [item.color, item.shape] and item in scene.objects
         assert [o for o in scene.object_of_word if o is not None] == [0, 0, 1, 1, 2, 2]
 
 
 def test_relations_are_true() -> None:
     for seed in range(20):
         one, other = (scene := drawn(2, seed=seed)).named_objects
-        said, turned = scene.caption.split()[3], scenes.reverse_relations(scene.caption).split()[3]
+        message, turned = scene.caption.split()[3], scenes.reverse_relations(scene.caption).split()[3]
         (y, x), (v, u) = one.center, other.center
         holds = {"left": x < u, "right": x > u, "above": y < v, "below": y > v}
-        assert holds[said] and not holds[turned]
+        assert holds[message] and not holds[turned]
 
 
 def test_a_caption_is_no_wrong_answer_where_it_is_true() -> None:
     scene = drawn(3, named=1)
     another = drawn(4, seed=5)
-    found = caption_model.match_captions([scene, replace(scene, named_objects=scene.objects), another])
-    assert found[:2, :2].tolist() == [[True, True], [True, True]]
-    assert not found[:2, 2].any() and found[2, 2]
+    result = caption_model.match_captions([scene, replace(scene, named_objects=scene.objects), another])
+    assert result[:2, :2].tolist() == [[True, True], [True, True]]
+    assert not result[:2, 2].any() and result[2, 2]
 
 
 def test_the_game_by_hand() -> None:
-    near = scenes.SceneObject("red", "circle", (0, 0, 16, 16))
+    neighbours = scenes.SceneObject("red", "circle", (0, 0, 16, 16))
     far = scenes.SceneObject("blue", "square", (40, 40, 64, 64))
-    scene = scenes.Scene(np.zeros((64, 64, 3), np.uint8), (near, far), (near, far))
+    scene = scenes.Scene(np.zeros((64, 64, 3), np.uint8), (neighbours, far), (neighbours, far))
     assert scene.caption == "a red circle left of a blue square"
     relevance = torch.zeros(64, 8)
     relevance[9, 1] = 3.0  # red, in the circle's box
@@ -123,9 +123,9 @@ def test_every_method_looks_at_patches_and_words(untrained: caption_model.Captio
     words = scene.caption.split()
     with torch.no_grad():
         for method in methods.all_methods(1):
-            found = method.explain(untrained, scene)
-            assert found.shape == (64, len(words)) and found.isfinite().all(), method.name
-            assert found.abs().sum() > 0, method.name
+            explanation = method.explain(untrained, scene)
+            assert explanation.shape == (64, len(words)) and explanation.isfinite().all(), method.name
+            assert explanation.abs().sum() > 0, method.name
 
 
 def test_the_towers_explain_exactly(untrained: caption_model.CaptionModel) -> None:
@@ -147,14 +147,14 @@ def test_the_towers_explain_exactly(untrained: caption_model.CaptionModel) -> No
 
 
 def test_training_is_the_same_each_time_and_learns() -> None:
-    once, again = (
+    once, second = (
         caption_model.load_or_train(steps=6, seed=1, cache=Cache(None), bar=Progress()) for _ in range(2)
     )
     batch = next(caption_model.draw_batches(9, 1))
     with torch.no_grad():
         before, after, same = (
             float(caption_model.contrastive_loss(m, batch))
-            for m in (caption_model.init_model(1), once, again)
+            for m in (caption_model.init_model(1), once, second)
         )
     assert after == pytest.approx(same, rel=1e-5) and after < before
 
@@ -166,9 +166,9 @@ def test_the_whole_study_and_its_report(settings: CaptionsSettings, first: Repor
         assert set(games) == set(report.GAMES)
         for by_count in games.values():
             assert set(by_count) == {"1", "2", "3", "4"}
-            for found in by_count.values():
-                assert set(found) == {methods.OUR_METHOD, "hidden states", pointing_game.CHANCE}
-                assert all(0 <= low <= mean <= high <= 1 for mean, low, high in found.values())
+            for result in by_count.values():
+                assert set(result) == {methods.OUR_METHOD, "hidden states", pointing_game.CHANCE}
+                assert all(0 <= low <= mean <= high <= 1 for mean, low, high in result.values())
     assert results["retrieval"]["of"] == 8 and not results["retrieval"]["learnt"]
     page = (settings.out / "report.html").read_text()
     assert "has NOT learnt its task" in page and "scene-1.png" in page and "pointing.png" in page
@@ -182,30 +182,33 @@ def test_an_interrupted_study_goes_on(
 
     monkeypatch.setattr(study, "score_scene", never)
     monkeypatch.setattr(caption_model, "train", never)
-    again = study.run(settings)
-    assert json.dumps(again.results["values"]) == json.dumps(first.results["values"])
+    second = study.run(settings)
+    assert json.dumps(second.results["values"]) == json.dumps(first.results["values"])
     with pytest.raises(AssertionError, match="made twice"):
         study.run(replace(settings, seed=1))
 
 
 def test_losses_and_doubts_are_said() -> None:
-    found = {
+    result = {
         methods.OUR_METHOD: [0.5] * 6,
         "other": [0.75] * 6,
         "worse": [0.0] * 6,
         pointing_game.CHANCE: [0.1] * 6,
     }
-    rivals = report.compare_with_others(found, measure="pointing", game="four drawn", count=3, seed=0)
+    rivals = report.compare_with_others(result, measure="pointing", game="four drawn", count=3, seed=0)
     means = {"pointing": {"four drawn": {3: {methods.OUR_METHOD: (0.5, 0.5, 0.5)}}}}
     learnt = retrieval.RetrievalResult(0.9, (0.9,), 100, 90, 0.5)
-    said = report.describe_results(means, rivals, learnt)
+    message = report.describe_results(means, rivals, learnt)
     assert (
-        "clearly better in 1. It loses clearly to other by 0.25 (four objects drawn, some named, 3)." in said
+        "clearly better in 1. It loses clearly to other by 0.25 (four objects drawn, some named, 3)."
+        in message
     )
-    assert "NOT learnt" not in said and "share" not in said
-    shares = report.compare_with_others(found, measure="share", game="four drawn", count=3, seed=0)
-    said = report.describe_results(means, [*rivals, *shares], learnt)
-    assert said.endswith("By the share of relevance in the box it is behind other in 1 of 2, clearly in 1.")
+    assert "NOT learnt" not in message and "share" not in message
+    shares = report.compare_with_others(result, measure="share", game="four drawn", count=3, seed=0)
+    message = report.describe_results(means, [*rivals, *shares], learnt)
+    assert message.endswith(
+        "By the share of relevance in the box it is behind other in 1 of 2, clearly in 1."
+    )
     assert report.describe_results(means, rivals, replace(learnt, accuracy=0.2)).startswith(
         "The model has NOT learnt"
     )

@@ -33,13 +33,13 @@ SMALL = FaithfulnessSettings(
 @pytest.fixture(scope="module")
 def tensors() -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    made = {}
+    by_name = {}
     for number, inputs, outputs in vgg_weights.CONVOLUTIONS:
-        made[f"features.{number}.weight"] = (2 / (9 * inputs)) ** 0.5 * torch.randn(
+        by_name[f"features.{number}.weight"] = (2 / (9 * inputs)) ** 0.5 * torch.randn(
             outputs, inputs, 3, 3, generator=generator
         )
-        made[f"features.{number}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
-    return made
+        by_name[f"features.{number}.bias"] = 0.1 * torch.randn(outputs, generator=generator)
+    return by_name
 
 
 @pytest.fixture(scope="module")
@@ -76,31 +76,33 @@ def test_sides_pair_to_what_the_library_explains(bench, pictures, tensors):
     }
     for layer in SMALL.layers:
         encoder = vgg.vgg16(layer, weights=tensors, size=32)
-        for method, book in rules.items():
-            expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8), composite=book, similarity="dot")
+        for method, composite in rules.items():
+            expected = bilrp.explain(
+                encoder, a.x, b.x, regions=grid(8), composite=composite, similarity="dot"
+            )
             sides = a.plain[method][layer], b.plain[method][layer]
-            found = methods.pair_relevance(method, *sides)
-            torch.testing.assert_close(found, expected.relevance, rtol=1e-3, atol=1e-3)
+            result = methods.pair_relevance(method, *sides)
+            torch.testing.assert_close(result, expected.relevance, rtol=1e-3, atol=1e-3)
             known = evaluation.conservation(expected)
-            counted = pair_metrics.conservation_measures(method, found, *sides)
+            counted = pair_metrics.conservation_measures(method, result, *sides)
             assert counted["unattributed"] == pytest.approx(known.unattributed_share, abs=1e-3)
             assert counted["negative"] == pytest.approx(known.negative_share, abs=1e-3)
         expected = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
-        found = methods.pair_relevance("saliency", a.plain["saliency"][layer], b.plain["saliency"][layer])
-        torch.testing.assert_close(found, expected.relevance, rtol=1e-4, atol=1e-3)
+        result = methods.pair_relevance("saliency", a.plain["saliency"][layer], b.plain["saliency"][layer])
+        torch.testing.assert_close(result, expected.relevance, rtol=1e-4, atol=1e-3)
 
 
 def test_curves_are_the_librarys(bench, pictures, tensors):
     a, b = pictures
     encoder = vgg.vgg16(5, weights=tensors, size=32)
-    found = pair_metrics.measure_curves(bench, a, b, grid(8)(a.x))
+    result = pair_metrics.measure_curves(bench, a, b, grid(8)(a.x))
     expected = bilrp.explain(encoder, a.x, b.x, regions=grid(8), similarity="dot")
     options = {"steps": SMALL.steps, "baseline": evaluation.blur_baseline(12)}
     pixels = baselines.saliency(encoder, a.x, b.x, regions=grid(8))
     for key in ("deletion", "insertion"):
         for method, explanation in (("bilrp", expected), ("saliency", pixels)):
             curve = getattr(evaluation, key)(encoder, explanation, a.x, b.x, **options)
-            assert found[method][5][key] == pytest.approx(curve.area, rel=1e-3)
+            assert result[method][5][key] == pytest.approx(curve.area, rel=1e-3)
 
 
 def test_random_relevance_is_new_for_other_pictures_and_other_weights(pictures):
@@ -110,8 +112,8 @@ def test_random_relevance_is_new_for_other_pictures_and_other_weights(pictures):
              zip(forms, ("plain", "noisy", "randomized"), strict=True)]  # fmt: skip
     for i, j in ((0, 1), (0, 2), (1, 2)):
         assert abs(evaluation.rank_correlation(drawn[i], drawn[j])) < 0.3
-    again = methods.pair_relevance("random", forms[0], b.plain["random"][5])
-    assert torch.equal(drawn[0], again)
+    second = methods.pair_relevance("random", forms[0], b.plain["random"][5])
+    assert torch.equal(drawn[0], second)
 
 
 def test_noise_stays_within_the_range_of_pixels(pictures):
@@ -144,24 +146,24 @@ def test_planted_patch_lies_in_both_pictures():
 
 def test_weights_are_randomised_block_by_block_from_the_top(bench, pictures):
     assert pair_metrics.conv_blocks(bench.encoder.module) == {2: (5, 2), 1: (0, 4)}
-    found = pair_metrics.measure_cascade(bench, *pictures)
+    result = pair_metrics.measure_cascade(bench, *pictures)
     # The lower layer ends below the upper block, which cannot change it.
-    assert {layer: list(found[layer]["bilrp"]) for layer in found} == {"5": ["1"], "10": ["2", "1"]}
-    assert found["10"]["saliency"] == pytest.approx({"2": 1.0, "1": 1.0})
-    assert found["10"]["random"]["1"] < 0.3
+    assert {layer: list(result[layer]["bilrp"]) for layer in result} == {"5": ["1"], "10": ["2", "1"]}
+    assert result["10"]["saliency"] == pytest.approx({"2": 1.0, "1": 1.0})
+    assert result["10"]["random"]["1"] < 0.3
     blank = methods.pair_relevance("bilrp", *(p.randomized["bilrp"][10] for p in pictures))
     plain = methods.pair_relevance("bilrp", *(p.plain["bilrp"][10] for p in pictures))
-    assert found["10"]["bilrp"]["1"] == abs(evaluation.rank_correlation(plain, blank))
+    assert result["10"]["bilrp"]["1"] == abs(evaluation.rank_correlation(plain, blank))
 
 
 def test_intervals_cover_and_verdicts_follow_them():
     generator = np.random.default_rng(1)
     covered = sum(
-        (found := aggregation.interval(generator.normal(3, 1, size=40).tolist(), resamples=300, seed=k))[
+        (result := aggregation.interval(generator.normal(3, 1, size=40).tolist(), resamples=300, seed=k))[
             "low"
         ]
         < 3
-        < found["high"]
+        < result["high"]
         for k in range(200)
     )
     assert 0.88 < covered / 200 <= 1
@@ -197,12 +199,12 @@ def test_the_whole_study_goes_on_where_it_stopped(tmp_path, photos, weights_file
     assert "too few" in first.summary
     assert (tmp_path / "one" / "faithfulness.png").stat().st_size > 10_000
     # Interrupted: one row is missing, and only that one is made again, with the same numbers.
-    kept = sorted((tmp_path / "one" / "cache").rglob("*.safetensors"))
-    times = {path: path.stat().st_mtime_ns for path in kept[1:]}
-    kept[0].unlink()
-    again = study.run(settings)
-    assert again.results["table"] == first.results["table"]
-    assert {path: path.stat().st_mtime_ns for path in kept[1:]} == times
+    stored = sorted((tmp_path / "one" / "cache").rglob("*.safetensors"))
+    times = {path: path.stat().st_mtime_ns for path in stored[1:]}
+    stored[0].unlink()
+    second = study.run(settings)
+    assert second.results["table"] == first.results["table"]
+    assert {path: path.stat().st_mtime_ns for path in stored[1:]} == times
 
 
 def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
@@ -218,9 +220,9 @@ def test_the_report_names_every_comparison_that_is_not_won(bench, pictures):
     assert len(table.rows) == len(lost) > 0
     for layer in results["bilrp_against"].values():
         for others in layer.values():
-            for found in others.values():
-                if found:
-                    found["verdict"] = "wins"
+            for result in others.values():
+                if result:
+                    result["verdict"] = "wins"
     assert faithfulness_report.tabulate_misses(results, SMALL) == "Nowhere: it wins every comparison."
 
 

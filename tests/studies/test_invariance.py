@@ -43,7 +43,7 @@ def disc(size: int) -> np.ndarray:
 
 def composed(
     scene: np.ndarray,
-    thing: np.ndarray,
+    item: np.ndarray,
     *,
     start: tuple[int, int],
     step: tuple[int, int],
@@ -51,15 +51,15 @@ def composed(
     n: int = 6,
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Frames of a thing that moves by `step` over a scene that moves by `pan`, and the mask of what moves in each."""
-    size, cut = scene.shape[0], disc(thing.shape[0])
+    size, cut = scene.shape[0], disc(item.shape[0])
     frames, masks = [], []
     for t in range(n):
         frame = scene[:, pan * t : pan * t + size].copy()
         row, column = start[0] + step[0] * t, start[1] + step[1] * t
-        place = slice(row, row + len(cut)), slice(column, column + len(cut))
-        frame[place][cut] = thing[cut]
+        path = slice(row, row + len(cut)), slice(column, column + len(cut))
+        frame[path][cut] = item[cut]
         mask = np.zeros((size, size), dtype=bool)
-        mask[place] = cut
+        mask[path] = cut
         frames.append(frame)
         masks.append(mask if pan == 0 else ~mask)
     return np.stack(frames), masks
@@ -81,10 +81,10 @@ def test_inv_by_hand():
 
 def test_band_is_within_clips_and_within_the_lag():
     clip, time = np.repeat([0, 1], [8, 3]), np.array([*range(8), *range(3)])
-    near = Band(clip, time, 5).local_mask()
+    neighbours = Band(clip, time, 5).local_mask()
     for i in range(11):
         for j in range(11):
-            assert near[i, j] == (clip[i] == clip[j] and abs(time[i] - time[j]) <= 5)
+            assert neighbours[i, j] == (clip[i] == clip[j] and abs(time[i] - time[j]) <= 5)
 
 
 def clips_kernel(count: int, length: int, seed: int) -> tuple[np.ndarray, Band]:
@@ -138,8 +138,8 @@ def test_frames_to_explain(length, lag, pairs, expected):
 
 
 def test_chained_flow_finds_a_large_motion():
-    scene, thing = texture(64, 0, smooth=3), texture(28, 1, smooth=3)
-    frames, masks = composed(scene, thing, start=(18, 4), step=(0, 4), pan=0)
+    scene, item = texture(64, 0, smooth=3), texture(28, 1, smooth=3)
+    frames, masks = composed(scene, item, start=(18, 4), step=(0, 4), pan=0)
     motion = optical_flow.estimate_motion(frames)
     inner = masks[0] & motion.moved[0]
     assert inner.sum() > 0.8 * masks[0].sum()
@@ -153,10 +153,10 @@ def test_flow_is_kept(tmp_path, monkeypatch):
     from bilrp.io.cache import Cache
 
     frames, _ = composed(texture(32, 0), texture(14, 1), start=(8, 4), step=(0, 2), pan=0, n=3)
-    made = optical_flow.estimate_motion(frames, cache=Cache(tmp_path))
+    built = optical_flow.estimate_motion(frames, cache=Cache(tmp_path))
     monkeypatch.setattr(optical_flow, "chain_flow", lambda _: pytest.fail("computed twice"))
     np.testing.assert_array_equal(
-        optical_flow.estimate_motion(frames, cache=Cache(tmp_path)).forward, made.forward
+        optical_flow.estimate_motion(frames, cache=Cache(tmp_path)).forward, built.forward
     )
 
 
@@ -176,8 +176,8 @@ def test_a_transform_moves_pixels_where_it_says(text):
     pixels[9:12, 19:22] = 255
     row, column = np.array([10, 20]) + motion.forward[:, 10, 20]
     after = change.apply(pixels)[..., 0] > 200
-    found = np.argwhere(after).mean(0)
-    np.testing.assert_allclose(found, [row, column], atol=0.6)
+    result = np.argwhere(after).mean(0)
+    np.testing.assert_allclose(result, [row, column], atol=0.6)
     back = motion.backward[:, round(row), round(column)]
     np.testing.assert_allclose([row + back[0], column + back[1]], [10, 20], atol=1)
 
@@ -224,8 +224,8 @@ def test_one_square_moves_by_one_region():
     assert static[0, 0] == 1 and static[5].sum() == 0 and static[:, 6].sum() == 0
     exact, _ = motion_weights.point_weights(motion, 8, tolerance=0)
     assert exact[5, 6] == 1 and exact.sum() == 1
-    near, _ = motion_weights.point_weights(motion, 8, tolerance=1)
-    assert near[5, 6] == 1 and (near[5] > 0).sum() <= 9
+    neighbours, _ = motion_weights.point_weights(motion, 8, tolerance=1)
+    assert neighbours[5, 6] == 1 and (neighbours[5] > 0).sum() <= 9
 
 
 def test_kinds_never_exceed_the_whole():
@@ -298,9 +298,9 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_moving_share_of_composed_clips_is_right_within_ten_points(name):
-    scene, thing, start, step, pan = CASES[name]
+    scene, item, start, step, pan = CASES[name]
     pictures = photographs(80)
-    frames, masks = composed(pictures[scene], pictures[thing], start=start, step=step, pan=pan)
+    frames, masks = composed(pictures[scene], pictures[item], start=start, step=step, pan=pan)
     steps = vgg_layers.load_layered_vgg((5, 17, 31), weights=WEIGHTS)
     explained = vgg_layers.explain_layers(steps, frames[0], frames[-1], regions=8)
     motion = optical_flow.estimate_motion(frames)
@@ -359,16 +359,20 @@ def test_whole_study_with_bad_data(tmp_path, weights_file):
 
 def test_a_slim_explanation_lets_go_of_the_parts():
     x = torch.rand(1, 4)
-    found = vgg_layers.drop_parts(bilrp.explain(torch.nn.Linear(4, 3), x, x, similarity="dot"))
-    assert found.a.parts.untyped_storage().nbytes() == found.b.embedding.untyped_storage().nbytes() == 0
+    explanation = vgg_layers.drop_parts(bilrp.explain(torch.nn.Linear(4, 3), x, x, similarity="dot"))
+    assert (
+        explanation.a.parts.untyped_storage().nbytes()
+        == explanation.b.embedding.untyped_storage().nbytes()
+        == 0
+    )
 
 
 def test_frames_are_in_natural_order(tmp_path):
     frames, _ = composed(texture(32, 0), texture(14, 1), start=(8, 2), step=(0, 1), pan=0, n=12)
     write_clip(tmp_path / "a" / "b", frames)
-    found = image_folders.read_clips(tmp_path, size=32).items[0]
-    assert found.names == tuple(f"f{t}.png" for t in range(12))
-    np.testing.assert_array_equal(found.frames, frames)
+    result = image_folders.read_clips(tmp_path, size=32).items[0]
+    assert result.names == tuple(f"f{t}.png" for t in range(12))
+    np.testing.assert_array_equal(result.frames, frames)
 
 
 def test_still_pictures_and_a_turn(tmp_path, weights_file):
@@ -397,9 +401,9 @@ def test_folders_that_cannot_be_used_say_why(tmp_path, make):
     if make == "one frame":
         write_clip(folder / "a" / "b", np.stack([texture(32, 0)]))
     words = {"missing": "no such folder", "empty": "empty", "one frame": "one readable frame"}
-    with pytest.raises(InputError, match=words[make]) as caught:
+    with pytest.raises(InputError, match=words[make]) as raised:
         image_folders.read_clips(folder, size=32)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_video_files(tmp_path):
@@ -413,15 +417,15 @@ def test_video_files(tmp_path):
             movie.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         movie.mux(stream.encode())
     (tmp_path / "broken.avi").write_bytes(b"RIFF" + b"\0" * 40)
-    found = image_folders.read_clips(tmp_path, size=64)
-    assert [clip.name for clip in found.items] == ["film.avi"] and found.items[0].frames.shape == (
+    result = image_folders.read_clips(tmp_path, size=64)
+    assert [clip.name for clip in result.items] == ["film.avi"] and result.items[0].frames.shape == (
         6,
         64,
         64,
         3,
     )
-    assert found.skipped[0].file == "broken.avi"
-    assert np.abs(found.items[0].frames.astype(int) - frames).mean() < 40
+    assert result.skipped[0].file == "broken.avi"
+    assert np.abs(result.items[0].frames.astype(int) - frames).mean() < 40
 
 
 @needs_weights
@@ -433,5 +437,5 @@ def test_invariance_rises_with_the_layers(tmp_path):
     settings = InvarianceSettings(
         data=CLIPS, out=tmp_path / "out", layers=(5, 17, 31), max_frames=6, pairs=0, weights=WEIGHTS
     )
-    found = run(settings).results["inv"]
-    assert found["5"] < found["17"] < found["31"] and found["31"] > 1.5 * found["5"]
+    result = run(settings).results["inv"]
+    assert result["5"] < result["17"] < result["31"] and result["31"] > 1.5 * result["5"]

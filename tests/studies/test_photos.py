@@ -44,14 +44,14 @@ def test_agreement_by_hand():
     R[1, 2], R[1, 1], R[1, 9] = 1.0, 1.0, -5.0  # beside it, two away; negative relevance does not count
     R[2, 0] = 100.0  # unknown match: does not count
     explained, where = explanation(R, 32), places(match, 32)
-    found = stereo_agreement.measure_agreement(explained, where)
-    assert found.share == pytest.approx((3 + 1) / (4 + 2))
+    result = stereo_agreement.measure_agreement(explained, where)
+    assert result.share == pytest.approx((3 + 1) / (4 + 2))
     # both matches lie in a corner: 4 of 16 near
-    assert found.chance == pytest.approx((4 * 4 / 16 + 2 * 4 / 16) / 6)
-    assert found.ratio == pytest.approx(found.share / found.chance)
-    assert found.signed_share == pytest.approx((3 + 1) / (4 + 2 + 5))  # |−5| counts below
+    assert result.chance == pytest.approx((4 * 4 / 16 + 2 * 4 / 16) / 6)
+    assert result.ratio == pytest.approx(result.share / result.chance)
+    assert result.signed_share == pytest.approx((3 + 1) / (4 + 2 + 5))  # |−5| counts below
     one = evaluation.correspondence(explained, where)
-    assert (found.share, found.signed_share) == (one.positive, one.signed), "one definition"
+    assert (result.share, result.signed_share) == (one.positive, one.signed), "one definition"
 
 
 def test_even_relevance_is_at_chance_and_perfect_is_one():
@@ -119,14 +119,14 @@ def test_damaged_photographs_are_skipped_and_named(tmp_path):
         Image.new("RGB", (8, 8)).save(tmp_path / name)
     (tmp_path / "b.png").write_text("no image")
     read = partial(images.read, size=8)
-    found = nearest_neighbours.find_photographs(tmp_path)
-    kept, skipped = nearest_neighbours.filter_readable(found, read)
-    assert [p.name for p in kept] == ["a.png", "c.png"]
+    result = nearest_neighbours.find_photographs(tmp_path)
+    stored, skipped = nearest_neighbours.filter_readable(result, read)
+    assert [p.name for p in stored] == ["a.png", "c.png"]
     assert [p.name for p in skipped] == ["b.png"] and "not a supported image file" in skipped[
         tmp_path / "b.png"
     ]
     with pytest.raises(InputError, match=r"1 can be read, 1 not, the first: .*b\.png"):
-        nearest_neighbours.filter_readable(found[:2], read)
+        nearest_neighbours.filter_readable(result[:2], read)
 
 
 @pytest.mark.slow
@@ -148,9 +148,9 @@ def test_whole_study(tmp_path, weights_file):
     ]  # fmt: skip
     results = json.loads((page.parent / "results.json").read_text())
     assert {results["pairs"][0]["a"], results["pairs"][0]["b"]} == {"a.png", "a again.jpg"}
-    found = results["stereo"]["10"]
-    assert set(found) == {"BiLRP", "Hessian×Product"}
-    assert found["BiLRP"]["ratio"] == pytest.approx(found["BiLRP"]["share"] / found["BiLRP"]["chance"])
+    result = results["stereo"]["10"]
+    assert set(result) == {"BiLRP", "Hessian×Product"}
+    assert result["BiLRP"]["ratio"] == pytest.approx(result["BiLRP"]["share"] / result["BiLRP"]["chance"])
     assert "The nearest pair at layer 10" in report.summary and "within one region" in report.summary
     text = page.read_text()
     for name in [*written[:3], "stereo.png"]:

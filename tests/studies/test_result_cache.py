@@ -27,48 +27,50 @@ def small(bias: bool = True) -> bilrp.Decomposition:
 
 @pytest.mark.parametrize("scale", [1.0, 0.0])
 def test_packing_loses_nothing(scale):
-    made = small()
-    made = bilrp.Decomposition(made.parts * scale, made.embedding, made.regions, made.origin, made.view)
-    tensors, words = pack(made)
+    built = small()
+    built = bilrp.Decomposition(built.parts * scale, built.embedding, built.regions, built.origin, built.view)
+    tensors, words = pack(built)
     assert "values" in tensors  # a 4×4 region reaches a small part of the map
     back = unpack(tensors, words)
-    assert torch.equal(back.parts, made.parts) and torch.equal(back.embedding, made.embedding)
-    assert dict(back.origin) == dict(made.origin) and torch.equal(back.regions.labels, made.regions.labels)
+    assert torch.equal(back.parts, built.parts) and torch.equal(back.embedding, built.embedding)
+    assert dict(back.origin) == dict(built.origin) and torch.equal(back.regions.labels, built.regions.labels)
 
 
 def test_dense_parts_are_kept_as_they_are():
-    made = bilrp.decompose(torch.nn.Linear(4, 3), torch.rand(1, 4) + 1)
-    tensors, words = pack(made)
-    assert "parts" in tensors and torch.equal(unpack(tensors, words).parts, made.parts)
+    decomposition = bilrp.decompose(torch.nn.Linear(4, 3), torch.rand(1, 4) + 1)
+    tensors, words = pack(decomposition)
+    assert "parts" in tensors and torch.equal(unpack(tensors, words).parts, decomposition.parts)
 
 
 def test_kept_and_read_again(tmp_path):
-    cache, made = Cache(tmp_path / "new" / "folder"), small()
+    cache, built = Cache(tmp_path / "new" / "folder"), small()
     assert load_decomposition(cache, "ab12") is None
-    save_decomposition(cache, "ab12", made)
-    found = load_decomposition(cache, "ab12")
-    assert found is not None and torch.equal(found.parts, made.parts)
-    assert bilrp.pair(found, made, similarity="dot").score == bilrp.pair(made, made, similarity="dot").score
+    save_decomposition(cache, "ab12", built)
+    result = load_decomposition(cache, "ab12")
+    assert result is not None and torch.equal(result.parts, built.parts)
+    assert (
+        bilrp.pair(result, built, similarity="dot").score == bilrp.pair(built, built, similarity="dot").score
+    )
 
 
 def test_every_damage_to_an_entry_counts_as_absent(tmp_path):
     """Flipped bits, cuts, other content: the right numbers or none, never others and never an exception."""
-    cache, made = Cache(tmp_path), small()
+    cache, built = Cache(tmp_path), small()
     generator = np.random.default_rng(0)
-    save_decomposition(cache, "ab12", made)
+    save_decomposition(cache, "ab12", built)
     path = cache.path("decomposition", "ab12")
-    whole = path.read_bytes()
+    full = path.read_bytes()
     absent = 0
     for trial in range(200):
-        damaged = bytearray(whole)
-        for place in generator.integers(0, 8 * len(whole), 1 + trial % 3).tolist():
-            damaged[place // 8] ^= 1 << place % 8
+        damaged = bytearray(full)
+        for folder in generator.integers(0, 8 * len(full), 1 + trial % 3).tolist():
+            damaged[folder // 8] ^= 1 << folder % 8
         if trial % 5 == 0:
             del damaged[generator.integers(0, len(damaged)) :]
         path.write_bytes(damaged)
-        found = load_decomposition(cache, "ab12")
-        absent += found is None
-        assert found is None or torch.equal(found.parts, made.parts)
+        result = load_decomposition(cache, "ab12")
+        absent += result is None
+        assert result is None or torch.equal(result.parts, built.parts)
     assert absent > 190
 
 
@@ -96,8 +98,8 @@ def test_a_row_that_was_damaged_is_made_again(tmp_path):
     assert load_or_compute_row(cache, "ab12", lambda: row) == row
     assert load_or_compute_row(cache, "ab12", lambda: pytest.fail("it is kept")) == row
     (path,) = tmp_path.rglob("*.safetensors")
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:-9], whole.replace(b"0.1", b"0.7"), b"{"):
+    full = path.read_bytes()
+    for damaged in (b"", full[:-9], full.replace(b"0.1", b"0.7"), b"{"):
         path.write_bytes(damaged)
         assert load_or_compute_row(cache, "ab12", lambda: {**row, "again": 1}) == {**row, "again": 1}
         assert load_or_compute_row(cache, "ab12", lambda: pytest.fail("it is kept")) == {**row, "again": 1}

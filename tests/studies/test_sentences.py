@@ -44,11 +44,11 @@ def folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def benchmark(tmp_path_factory) -> Path:
     """Two files as those of the STS benchmark."""
-    made = tmp_path_factory.mktemp("stsb")
+    built = tmp_path_factory.mktemp("stsb")
     rows = "".join(f'"{a}","{b}",3.5\n' for a, b in SHORT + LONG)
     for name in ("dev", "train"):
-        (made / f"stsb-en-{name}.csv").write_text(rows)
-    return made
+        (built / f"stsb-en-{name}.csv").write_text(rows)
+    return built
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +86,12 @@ def subject(folder: Path) -> StudySentence:
 
 def test_a_selection_is_the_sentence_without_the_other_words(subject: StudySentence) -> None:
     assert subject.names == ["The", "cat", "sat", "."]
-    kept = torch.tensor([[True, False, True, True], [False, True, False, False]])
-    found = subject.embed(kept)
+    stored = torch.tensor([[True, False, True, True], [False, True, False, False]])
+    result = subject.embed(stored)
     for row, text in enumerate(("The sat.", "cat")):
         # positions close up where words are deleted, as they do in the shorter text
         torch.testing.assert_close(
-            found[row],
+            result[row],
             subject.encoder.module(
                 study.StudySentence(subject.encoder, subject.encoder, text).encoder_input.x
             )[0],
@@ -108,10 +108,10 @@ def test_no_selection_is_embedded_twice(folder: Path) -> None:
 
     counted = replace(encoder, module=counting)
     subject = StudySentence(counted, counted, "The cat sat.")
-    kept, embedded = subject.all_subsets
-    assert sum(runs) == len(kept) == 16
-    again = subject.embed(kept[[3, 3, 0, 15]])
-    assert sum(runs) == 16 and torch.equal(again.double(), embedded[[3, 3, 0, 15]])
+    stored, embedded = subject.all_subsets
+    assert sum(runs) == len(stored) == 16
+    second = subject.embed(stored[[3, 3, 0, 15]])
+    assert sum(runs) == 16 and torch.equal(second.double(), embedded[[3, 3, 0, 15]])
     assert torch.equal(subject.embedding.double(), embedded[15]) and sum(runs) == 16
 
 
@@ -120,10 +120,10 @@ def test_shapley_values_by_all_orders(subject: StudySentence) -> None:
     count = len(subject.words)
     expected = torch.zeros(count, subject.embedding.numel(), dtype=torch.float64)
     for order in itertools.permutations(range(count)):
-        kept = torch.zeros(count + 1, count, dtype=torch.bool)
-        for place, word in enumerate(order):
-            kept[place + 1 :, word] = True
-        steps = subject.embed(kept).double()
+        stored = torch.zeros(count + 1, count, dtype=torch.bool)
+        for position, word in enumerate(order):
+            stored[position + 1 :, word] = True
+        steps = subject.embed(stored).double()
         expected[list(order)] += (steps[1:] - steps[:-1]) / math.factorial(count)
     torch.testing.assert_close(subject.shapley_values(), expected, rtol=0, atol=1e-10)
 
@@ -144,20 +144,20 @@ def test_deletion_and_selections(subject: StudySentence) -> None:
     for order in (relevance.sum(1).argsort(descending=True), relevance.sum(0).argsort(descending=True)):
         heights = []
         for gone in range(4):
-            kept = torch.ones(1, 4, dtype=torch.bool)
-            kept[0, order[:gone]] = False
-            heights.append(float(subject.embed(kept)[0] @ subject.embedding))
+            stored = torch.ones(1, 4, dtype=torch.bool)
+            stored[0, order[:gone]] = False
+            heights.append(float(subject.embed(stored)[0] @ subject.embedding))
         areas.append(sum((x + y) / 2 for x, y in itertools.pairwise(heights)) / 3 / heights[0])
     assert word_metrics.deletion_area(relevance, subject, subject, points=4) == pytest.approx(sum(areas) / 2)
 
 
 def test_what_rules_account_for_adds_up(subject: StudySentence) -> None:
     for method in methods.all_methods(1):
-        found = method.explain(subject, subject)
-        assert found.relevance.shape == (4, 4) and found.relevance.isfinite().all()
-        assert (method.decompose is None) == (not found.score_shares)
-        if found.score_shares:
-            assert sum(found.score_shares.values()) == pytest.approx(1)
+        explanation = method.explain(subject, subject)
+        assert explanation.relevance.shape == (4, 4) and explanation.relevance.isfinite().all()
+        assert (method.decompose is None) == (not explanation.score_shares)
+        if explanation.score_shares:
+            assert sum(explanation.score_shares.values()) == pytest.approx(1)
 
 
 def test_the_whole_study_and_its_report(
@@ -170,7 +170,7 @@ def test_the_whole_study_and_its_report(
     for measure, means in results["means"].items():
         assert compared <= means.keys(), measure
         assert all(low <= mean <= high for mean, low, high in means.values())
-    assert {len(found) for found in results["values"]["Shapley"].values()} == {2}
+    assert {len(result) for result in results["values"]["Shapley"].values()} == {2}
     assert results["passes_per_token"][methods.OUR_METHOD] > 0 and results["noun_matching_fit"] is not None
     page = (settings.out / "report.html").read_text()
     assert "measures.png" in page and "Ours against each other method" in page
@@ -194,8 +194,8 @@ def test_an_interrupted_study_goes_on(
         ):
             patch.setattr(pair_scores, name, never)
         patch.setattr(torch.optim, "Adam", never)
-        again = study.run(settings)
-    assert again.results["values"] == first.results["values"]
+        second = study.run(settings)
+    assert second.results["values"] == first.results["values"]
 
 
 def test_training_is_the_same_each_time_and_happens_to_a_copy(folder: Path) -> None:
@@ -203,14 +203,14 @@ def test_training_is_the_same_each_time_and_happens_to_a_copy(folder: Path) -> N
     encoders = sentence(folder), sentence(folder, features="sum")
     texts = sts_data.select_noun_sentences([sts_data.SentencePair(a, b) for a, b in SHORT])
     test = list(itertools.permutations(texts, 2))
-    before, once, again = (
+    before, once, second = (
         noun_matching.load_or_train(
             encoders, texts, test, steps=steps, seed=0, bar=Progress(), cache=Cache(None)
         )
         for steps in (0, 20, 20)
     )
     assert once.explained_variance == pytest.approx(
-        again.explained_variance, rel=1e-4
+        second.explained_variance, rel=1e-4
     ) and once.explained_variance != pytest.approx(before.explained_variance, rel=1e-4)
     untouched = sentence(folder).module.state_dict()  # type: ignore[union-attr]
     now = encoders[0].module.state_dict()  # type: ignore[union-attr]
@@ -227,15 +227,16 @@ def test_losses_are_said() -> None:
         "selections, long": {methods.OUR_METHOD: ours[:2], "other": better[:2]},
     }
     against = {
-        name: report.compare_with_others(found, report.MEASURES[name][1], 0) for name, found in values.items()
+        name: report.compare_with_others(result, report.MEASURES[name][1], 0)
+        for name, result in values.items()
     }
     means = {
-        name: {method: bootstrap_mean(each) for method, each in found.items()}
-        for name, found in values.items()
+        name: {method: bootstrap_mean(each) for method, each in result.items()}
+        for name, result in values.items()
     }
-    said = report.describe_results(means, against, {methods.OUR_METHOD: 0.94})
-    assert "loses clearly to other on Shapley by 0.200." in said
-    assert "within chance: close on Shapley by 0.033; other on selections, long by 0.200." in said
+    message = report.describe_results(means, against, {methods.OUR_METHOD: 0.94})
+    assert "loses clearly to other on Shapley by 0.200." in message
+    assert "within chance: close on Shapley by 0.033; other on selections, long by 0.200." in message
     assert against["deletion"]["other"]["wins"] == 6, "less is better there"
 
 

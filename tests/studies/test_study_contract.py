@@ -49,10 +49,10 @@ def say(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["bilrp", *arguments])
         for name in ("stdout", "stderr"):  # capsys' streams cannot be reconfigured
             monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as caught:
+        with pytest.raises(SystemExit) as raised:
             cli.main()
         out, err = capsys.readouterr()
-        code = caught.value.code
+        code = raised.value.code
         return (code if isinstance(code, int) else 0), out, err
 
     return run
@@ -94,8 +94,8 @@ def test_bounds_hold_however_settings_are_made():
         places: dict[str, Any] = (
             {"data": Path("in")} if "data" in {f.name for f in fields(study.settings)} else {}
         )
-        made = study.settings(**places)
-        assert "out" not in made.result_options() and "progress" not in made.result_options()
+        built = study.settings(**places)
+        assert "out" not in built.result_options() and "progress" not in built.result_options()
         for each in fields(study.settings):
             least = each.metadata.get("minimum")
             if least is not None:

@@ -34,18 +34,18 @@ def page(made, tmp_path_factory) -> Page:
     return read_page(*write_page(tmp_path_factory.mktemp("pages"), "one", made))
 
 
-def drawn_digits(made) -> np.ndarray:
-    return np.array([[[int(c) for c in t.replace(".", "")] for t in row] for row in made.values]).reshape(-1)
+def drawn_digits(built) -> np.ndarray:
+    return np.array([[[int(c) for c in t.replace(".", "")] for t in row] for row in built.values]).reshape(-1)
 
 
 # ── ink ──
 
 
 def test_paper_is_exactly_zero_and_print_is_not(made):
-    found = binarization.estimate_ink(binarization.load_gray(made.image))
+    result = binarization.estimate_ink(binarization.load_gray(made.image))
     gray = np.asarray(made.image)
-    assert found[gray > 195].max() == 0
-    assert np.median(found[gray < 70]) > 0.8
+    assert result[gray > 195].max() == 0
+    assert np.median(result[gray < 70]) > 0.8
 
 
 def test_yellowed_dark_paper_gives_the_same_ink(made):
@@ -57,8 +57,8 @@ def test_yellowed_dark_paper_gives_the_same_ink(made):
 @pytest.mark.parametrize("factor", [0.5, 1.0, 1.7])
 def test_scale_is_normalised(made, factor):
     size = round(made.image.width * factor), round(made.image.height * factor)
-    found, _ = binarization.normalize_scan(made.image.resize(size, Image.Resampling.LANCZOS))
-    assert binarization.estimate_digit_height(found) == pytest.approx(
+    result, _ = binarization.normalize_scan(made.image.resize(size, Image.Resampling.LANCZOS))
+    assert binarization.estimate_digit_height(result) == pytest.approx(
         binarization.DIGIT_HEIGHT_PIXELS, rel=0.08
     )
 
@@ -84,30 +84,30 @@ def test_unreadable_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("angle", [0.0, 1.5, -2.0])
 def test_rows_columns_and_skew_are_found(angle):
-    made = draw_page(angle=angle)
-    layout = find_layout(made.image)
+    built = draw_page(angle=angle)
+    layout = find_layout(built.image)
     assert (len(layout.rows), len(layout.columns)) == (14, 8)
     assert layout.angle == pytest.approx(-angle, abs=0.2)
 
 
-def joined(made, gutters: tuple[int, ...]) -> Image.Image:
+def joined(built, gutters: tuple[int, ...]) -> Image.Image:
     """The page with what is left of worn rules: short dashes beside the text lines, too short to be known as a rule."""
-    image = made.image.copy()
+    image = built.image.copy()
     draw = ImageDraw.Draw(image)
     for gutter in gutters:
         x = LEFT + gutter * COLUMN_PIXELS - 12
-        for row in range(len(made.values)):
+        for row in range(len(built.values)):
             y = TOP + row * ROW_PIXELS
             draw.rectangle((x - 3, y - 17, x + 4, y + 17), fill=205)
             draw.rectangle((x, y - 9, x + 1, y + 9), fill=70)
     return image
 
 
-def faint(made, column: int, *, keep: int) -> Image.Image:
+def faint(built, column: int, *, keep: int) -> Image.Image:
     """The page with one column worn off in all but every `keep`-th line."""
-    image = made.image.copy()
+    image = built.image.copy()
     draw = ImageDraw.Draw(image)
-    for row in range(len(made.values)):
+    for row in range(len(built.values)):
         if row % keep:
             x, y = LEFT + column * COLUMN_PIXELS, TOP + row * ROW_PIXELS
             draw.rectangle((x - 6, y - 16, x + 74, y + 16), fill=205)
@@ -117,24 +117,24 @@ def faint(made, column: int, *, keep: int) -> Image.Image:
 @pytest.mark.parametrize(
     "worn",
     [
-        pytest.param(lambda made: joined(made, (3,)), id="two joined"),
-        pytest.param(lambda made: joined(made, (2, 3, 10)), id="three joined, and two"),
-        pytest.param(lambda made: faint(made, 4, keep=4), id="a faint one"),
-        pytest.param(lambda made: faint(made, 11, keep=4), id="the last one faint"),
+        pytest.param(lambda built: joined(built, (3,)), id="two joined"),
+        pytest.param(lambda built: joined(built, (2, 3, 10)), id="three joined, and two"),
+        pytest.param(lambda built: faint(built, 4, keep=4), id="a faint one"),
+        pytest.param(lambda built: faint(built, 11, keep=4), id="the last one faint"),
     ],
 )
 def test_columns_of_worn_pages_are_found(worn):
     """On other pages of the same almanac 23 or 24 of 25 columns were found, and the pages were skipped."""
-    made = draw_page(rows=12, columns=12)
-    layout, whole = find_layout(worn(made)), find_layout(made.image)
-    assert len(layout.columns) == len(whole.columns) == 12
-    scale = whole.scale / layout.scale
-    assert np.abs(layout.columns * scale - whole.columns).max() < 0.6 * LAYOUT_DIGIT_HEIGHT
-    digits = align_digits(layout, Transcription(tuple(tuple(row) for row in made.values)))
+    built = draw_page(rows=12, columns=12)
+    layout, full = find_layout(worn(built)), find_layout(built.image)
+    assert len(layout.columns) == len(full.columns) == 12
+    scale = full.scale / layout.scale
+    assert np.abs(layout.columns * scale - full.columns).max() < 0.6 * LAYOUT_DIGIT_HEIGHT
+    digits = align_digits(layout, Transcription(tuple(tuple(row) for row in built.values)))
     order = np.lexsort((digits.place, digits.column, digits.row))
     where = np.stack([digits.x, digits.y], axis=1)[order] * LAYOUT_SCALE / layout.scale
-    assert (digits.value[order] == drawn_digits(made)).all()
-    assert np.abs(where - made.centres.reshape(-1, 2)).max() < 5
+    assert (digits.value[order] == drawn_digits(built)).all()
+    assert np.abs(where - built.centres.reshape(-1, 2)).max() < 5
 
 
 def test_columns_are_left_alone_where_nothing_is_amiss_or_known():
@@ -216,10 +216,10 @@ def test_a_folder_without_pages_is_refused(tmp_path):
 
 
 def test_digit_patches_are_balanced_and_show_their_digit(page):
-    found = patches.digit_patches(page, 60)
-    assert len(found) == 60
-    assert np.bincount(found.label, minlength=10).min() >= 4
-    middle = found.ink[:, 36:60, 40:56]
+    result = patches.digit_patches(page, 60)
+    assert len(result) == 60
+    assert np.bincount(result.label, minlength=10).min() >= 4
+    middle = result.ink[:, 36:60, 40:56]
     assert (middle.mean(axis=(1, 2)) > 0.1).all()
 
 
@@ -235,9 +235,9 @@ def test_negatives_hold_no_digit_at_their_centre(page):
         patches.line_gap_centers(page),
         patches.decimal_point_centers(page),
     ):
-        near = (np.abs(points[:, :1] - d.x) < 3.5) & (np.abs(points[:, 1:] - d.y) < 5.5)
+        neighbours = (np.abs(points[:, :1] - d.x) < 3.5) & (np.abs(points[:, 1:] - d.y) < 5.5)
         assert len(points) > 10
-        assert not near.any()
+        assert not neighbours.any()
 
 
 def test_letters_come_from_the_heading(page):
@@ -247,20 +247,20 @@ def test_letters_come_from_the_heading(page):
 
 
 def test_blocks_tile_the_table_and_know_their_text(made, page):
-    found = table_blocks.cut_blocks(page, rows=7, columns=4)
-    assert len(found) == 4
+    result = table_blocks.cut_blocks(page, rows=7, columns=4)
+    assert len(result) == 4
     cells = [t for row in made.values[:7] for t in row[:4]]
-    assert (found[0].bigram_counts() == count_bigrams(cells)).all()
-    total = sum(b.bigram_counts().sum() for b in found)
+    assert (result[0].bigram_counts() == count_bigrams(cells)).all()
+    total = sum(b.bigram_counts().sum() for b in result)
     assert total == 3 * 14 * 8
 
 
 @pytest.mark.parametrize("kind", table_blocks.DISTORTIONS)
 def test_every_distortion_changes_the_picture_and_not_its_size_by_much(page, kind):
     block = table_blocks.cut_blocks(page, rows=7, columns=4)[0]
-    plain, again = block.crop_scan(), table_blocks.distort(block, kind, np.random.default_rng(1))
-    assert again.width == pytest.approx(plain.width, rel=0.12)
-    same = np.asarray(again.convert("L").resize(plain.size), float) - np.asarray(plain, float)
+    plain, second = block.crop_scan(), table_blocks.distort(block, kind, np.random.default_rng(1))
+    assert second.width == pytest.approx(plain.width, rel=0.12)
+    same = np.asarray(second.convert("L").resize(plain.size), float) - np.asarray(plain, float)
     assert np.abs(same).mean() > 0.3
 
 
@@ -300,9 +300,9 @@ def test_places_number_every_pixel_and_agreement_adds_up(page):
     perfect = np.zeros((a.count, b.count))
     same = (a.bigrams.astype(int) @ b.bigrams.astype(int).T) > 0
     perfect[:60, :60][same] = 1.0
-    found = bigram_agreement.measure_agreement(perfect, a, b)
-    assert (found.bigram, found.off) == (1.0, 0.0)
-    assert found.chance < 0.6
+    result = bigram_agreement.measure_agreement(perfect, a, b)
+    assert (result.bigram, result.off) == (1.0, 0.0)
+    assert result.chance < 0.6
     everywhere = bigram_agreement.measure_agreement(np.ones((a.count, b.count)), a, b)
     assert everywhere.bigram == pytest.approx(same.sum() / (a.count * b.count))
     assert everywhere.off == pytest.approx(1 - 3600 / (a.count * b.count))

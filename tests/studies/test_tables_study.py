@@ -63,12 +63,12 @@ def test_the_study_end_to_end_on_drawn_pages(folder, tmp_path):
 def test_weights_know_the_pages_they_were_made_from(folder, tmp_path):
     settings = TablesSettings(data=folder, out=tmp_path, steps=2, curve=(40,))
     split = digit_model.split_pages(settings, Progress())
-    made = digit_model.load_or_train(split, settings, Progress())
-    rows = digit_model.measure_learning_curve(split, made, settings, Progress())
-    assert [row["labels"] for row in rows] == [40, made.metadata["labels"]]
-    again = TablesSettings(data=folder, out=tmp_path, weights=tmp_path / "bigram.safetensors")
-    kept = digit_model.split_pages(again, Progress())
-    assert {p.name for p in kept.test} == {p.name for p in split.test}
+    built = digit_model.load_or_train(split, settings, Progress())
+    rows = digit_model.measure_learning_curve(split, built, settings, Progress())
+    assert [row["labels"] for row in rows] == [40, built.metadata["labels"]]
+    second = TablesSettings(data=folder, out=tmp_path, weights=tmp_path / "bigram.safetensors")
+    stored = digit_model.split_pages(second, Progress())
+    assert {p.name for p in stored.test} == {p.name for p in split.test}
 
 
 def test_training_is_decided_by_its_seed(folder):

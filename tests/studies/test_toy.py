@@ -25,32 +25,32 @@ def setting():
     return net, digit_task.draw_pairs(vectors, 2, torch.Generator().manual_seed(0), require_match=True)
 
 
-def close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+def close(result, expected):
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("gammas", [(0.0, 0.0, 0.0), (0.09, 0.09, 0.09), (0.25, 0.0, 1.0)])
 def test_batched_parts_are_the_engines(setting, gammas):
     net, pairs = setting
     names = tuning.list_weighted_layers(net, pairs.a[:1])
-    book = tuning.build_composite(dict(zip(names, gammas, strict=True)))
-    found = methods.compute_parts(net, pairs.a, gammas)
+    composite = tuning.build_composite(dict(zip(names, gammas, strict=True)))
+    result = methods.compute_parts(net, pairs.a, gammas)
     for k in range(len(pairs.a)):
-        expected = bilrp.decompose(net, pairs.a[k : k + 1], regions=DIGITS, composite=book)
-        close(found[k], expected.parts)
+        expected = bilrp.decompose(net, pairs.a[k : k + 1], regions=DIGITS, composite=composite)
+        close(result[k], expected.parts)
 
 
 def test_batched_methods_are_the_librarys(setting):
     net, pairs = setting
-    found = methods.explain_all(net, pairs)
+    result = methods.explain_all(net, pairs)
     for k in range(len(pairs.a)):
         a, b = pairs.a[k : k + 1], pairs.b[k : k + 1]
         for name in ("saliency", "curvature", "hessian_product", "integrated_hessians"):
             own = bilrp.Encoder(net, similarity="dot")
-            close(found[name][k], getattr(baselines, name)(own, a, b, regions=DIGITS).relevance)
+            close(result[name][k], getattr(baselines, name)(own, a, b, regions=DIGITS).relevance)
         rules = composites.uniform(methods.GAMMA)
         close(
-            found["bilrp"][k],
+            result["bilrp"][k],
             bilrp.explain(net, a, b, regions=DIGITS, composite=rules, similarity="dot").relevance,
         )
         middle = torch.full((60,), 0.3)
@@ -64,10 +64,10 @@ def test_batched_methods_are_the_librarys(setting):
 
 def test_relevance_conserves_and_integrated_hessians_from_zero_are_hessian_product(setting):
     net, pairs = setting
-    found = methods.explain_all(net, pairs)
+    result = methods.explain_all(net, pairs)
     for name in ("hessian_product", "integrated_hessians", "bilrp"):
-        close(found[name].sum((1, 2)), digit_task.predict(net, pairs))
-    close(found["integrated_hessians"], found["hessian_product"])
+        close(result[name].sum((1, 2)), digit_task.predict(net, pairs))
+    close(result["integrated_hessians"], result["hessian_product"])
 
 
 def test_the_truth_is_the_pattern_of_matches():
@@ -96,11 +96,11 @@ def test_training_learns_and_is_reproducible():
     vectors = [digit_task.make_digit_vectors(seed) for seed in (0, 1)]
     pairs = digit_task.draw_pairs(vectors[0], 2000, torch.Generator().manual_seed(9))
     error = lambda net: float((digit_task.predict(net, pairs) - pairs.truth.sum((1, 2))).square().mean())  # noqa: E731
-    first, again = (digit_task.train(vectors, [0, 1], iterations=800)[0] for _ in range(2))
+    first, second = (digit_task.train(vectors, [0, 1], iterations=800)[0] for _ in range(2))
     assert error(first) < 0.7 * float(pairs.truth.sum((1, 2)).var())
     assert all(
         torch.equal(p, q)
-        for p, q in zip(digit_task.weight_matrices(first), digit_task.weight_matrices(again), strict=True)
+        for p, q in zip(digit_task.weight_matrices(first), digit_task.weight_matrices(second), strict=True)
     )
     assert not any(p.requires_grad for p in first.parameters())
 
@@ -165,7 +165,7 @@ def test_the_first_finding_is_the_match():
     single = [k for k in range(len(pairs.a)) if pairs.truth[k].sum() == 1]
     held = 0
     for k in single:
-        found = bilrp.explain(
+        explanation = bilrp.explain(
             net,
             pairs.a[k : k + 1],
             pairs.b[k : k + 1],
@@ -174,7 +174,9 @@ def test_the_first_finding_is_the_match():
             similarity="dot",
         )
         i, j = pairs.truth[k].nonzero()[0].tolist()
-        first = found.findings()[0]
+        first = explanation.findings()[0]
         held += i in first.a and j in first.b
-        assert first.relevance == pytest.approx(float(found.relevance[first.a][:, first.b].double().sum()))
+        assert first.relevance == pytest.approx(
+            float(explanation.relevance[first.a][:, first.b].double().sum())
+        )
     assert len(single) >= 3 and held >= 0.7 * len(single)

@@ -117,12 +117,12 @@ def test_gram_in_blocks_is_the_whole_product(random_weights, monkeypatch):
     draw = np.random.default_rng(0)
     pictures = [draw.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(7)]
     steps = vgg_layers.load_layered_vgg((5, 10), weights=random_weights)
-    found = vgg_layers.compute_features(steps, pictures, Progress())
-    monkeypatch.setattr(vgg_layers, "GRAM_BLOCK_BYTES", 3 * 4 * found.vector(0, 10).numel())
-    made = vgg_layers.compute_gram(steps, found, 10)
+    result = vgg_layers.compute_features(steps, pictures, Progress())
+    monkeypatch.setattr(vgg_layers, "GRAM_BLOCK_BYTES", 3 * 4 * result.vector(0, 10).numel())
+    built = vgg_layers.compute_gram(steps, result, 10)
     direct = steps.encoder.module(torch.cat([steps.to_input(p) for p in pictures])).flatten(1).double()
-    np.testing.assert_allclose(made, (direct @ direct.T).numpy(), rtol=1e-3)
-    assert (made == made.T).all()
+    np.testing.assert_allclose(built, (direct @ direct.T).numpy(), rtol=1e-3)
+    assert (built == built.T).all()
 
 
 def test_pairs_come_from_both_halves_and_many_classes():
@@ -175,7 +175,7 @@ def test_whole_study_with_bad_data(colours, tmp_path, weights_file):
 
 def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weights_file, monkeypatch):
     settings = replace(SMALL, data=colours, out=tmp_path / "out", weights=weights_file)
-    whole = run(replace(settings, out=tmp_path / "whole"))
+    full = run(replace(settings, out=tmp_path / "whole"))
     seen, real = [], vgg_layers.compute_activations
 
     def stops_after_eight(ladder, batch):
@@ -190,16 +190,16 @@ def test_an_interrupted_study_resumes_and_gives_the_same(colours, tmp_path, weig
     assert not (tmp_path / "out" / "results.json").exists()
     later = []
     monkeypatch.setattr(vgg_layers, "compute_activations", lambda s, b: (later.append(len(b)), real(s, b))[1])
-    again = run(settings)
+    second = run(settings)
     assert sum(later) == 18 - 8
-    assert again.results == whole.results
+    assert second.results == full.results
 
     def fails(*_, **__):
         raise AssertionError("computed twice")
 
     monkeypatch.setattr(vgg_layers, "compute_activations", fails)
     monkeypatch.setattr(vgg_layers, "decompose_in_one_pass", fails)
-    assert run(settings).results == whole.results
+    assert run(settings).results == full.results
 
 
 @pytest.mark.parametrize("make", ["missing", "empty", "one class", "all broken"])
@@ -214,9 +214,9 @@ def test_folders_that_cannot_be_used_say_why(tmp_path, make):
         (folder / "a").mkdir()
         (folder / "a" / "1.jpg").write_bytes(b"no")
     words = {"missing": "no such folder", "empty": "empty", "one class": "two classes", "all broken": "1.jpg"}
-    with pytest.raises(InputError, match=words[make]) as caught:
+    with pytest.raises(InputError, match=words[make]) as raised:
         image_folders.read_classes(folder, size=32)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("study", ["transfer", "invariance"])
@@ -226,8 +226,8 @@ def test_the_command_line_says_in_one_line_what_is_wrong(study, tmp_path, monkey
     monkeypatch.setattr("sys.argv", ["bilrp", "study", study, "--data", str(tmp_path / "nowhere")])
     with pytest.raises(SystemExit) as stopped:
         cli.main()
-    said = capsys.readouterr().err
-    assert stopped.value.code == 2 and "no such folder" in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert stopped.value.code == 2 and "no such folder" in message and message.count("\n") == 1
 
 
 def test_links_to_folders_are_followed_once(colours, tmp_path):
@@ -235,8 +235,8 @@ def test_links_to_folders_are_followed_once(colours, tmp_path):
     for name in ("red", "green"):
         (tmp_path / "linked" / name).symlink_to(colours / name)
     (colours / "red" / "round").symlink_to(tmp_path / "linked")
-    found = image_folders.read_classes(tmp_path / "linked", size=32)
-    assert sorted(item.name for item in found.items) == sorted(
+    result = image_folders.read_classes(tmp_path / "linked", size=32)
+    assert sorted(item.name for item in result.items) == sorted(
         f"{c}/{i}.png" for c in ("red", "green") for i in range(6)
     )
 

@@ -30,7 +30,7 @@ def small(name: str, *, size: int = 64) -> bilrp.Encoder:
         net.train()(torch.randn(8, 3, 32, 32))
     return bilrp.Encoder(
         net.eval().requires_grad_(False),
-        read=lambda thing: images.read_with_view(thing, size=size),
+        read=lambda item: images.read_with_view(item, size=size),
         name=name,
     )
 
@@ -56,9 +56,9 @@ def test_the_whole_study(photographs: Path, tmp_path: Path, monkeypatch) -> None
     results = json.loads((settings.out / "results.json").read_text())
     for net in ("mobilenet", "efficient"):
         assert set(results["table"][net]) == set(CANDIDATE_COMPOSITES)
-        for rules, found in results["table"][net].items():
-            assert abs(found["planted"]["mean"]) <= 16, rules  # 4 of 16 regions on either side
-            assert -1 <= found["occlusion"]["low"] <= found["occlusion"]["high"] <= 1, rules
+        for rules, result in results["table"][net].items():
+            assert abs(result["planted"]["mean"]) <= 16, rules  # 4 of 16 regions on either side
+            assert -1 <= result["occlusion"]["low"] <= result["occlusion"]["high"] <= 1, rules
     assert "secant to the blurred picture" in page.read_text()
     assert {"most-0.png", "least-1.png"} <= {file.name for file in settings.out.iterdir()}
     # what was kept is read, and gives the same
@@ -81,8 +81,8 @@ def test_occlusion_of_pairs_is_the_interaction_of_covering() -> None:
     for i in range(4):
         assert abs(float(single[0, i]) - (score(None, None) - score(i, None))) < 1e-5
         for j in range(4):
-            wanted = score(None, None) - score(i, None) - score(None, j) + score(i, j)
-            assert abs(float(pairs[i, j]) - wanted) < 1e-5
+            expected = score(None, None) - score(i, None) - score(None, j) + score(i, j)
+            assert abs(float(pairs[i, j]) - expected) < 1e-5
 
 
 def test_too_few_photographs(tmp_path: Path) -> None:

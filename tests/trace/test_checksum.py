@@ -55,8 +55,8 @@ def test_native_sums_are_those_of_numpy_wherever_memory_begins(
 @needs_library
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_native_sums_are_those_of_numpy_for_every_type_and_order(dtype: torch.dtype) -> None:
-    whole = drawn(2 * 300 * 16 * 64).view(300, 16 * 128) % 2  # also as booleans
-    weight = whole.view(dtype)
+    full = drawn(2 * 300 * 16 * 64).view(300, 16 * 128) % 2  # also as booleans
+    weight = full.view(dtype)
     for weights in ([weight], [weight.T], [weight[1:, 1:]], [weight[::2], weight.T[3:]]):
         assert compute_checksum(weights) == in_numpy(weights)
         assert compute_checksum(weights) == compute_checksum([w.clone() for w in weights])

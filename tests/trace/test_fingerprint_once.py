@@ -19,9 +19,9 @@ def test_weights_changed_behind_their_version_are_noticed_by_the_next_call() -> 
 
 def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch) -> None:
     hashed = []
-    whole = fingerprint.hash_tensors
+    full = fingerprint.hash_tensors
     monkeypatch.setattr(
-        fingerprint, "hash_tensors", lambda tensors: hashed.append(1) or whole([t.clone() for t in tensors])
+        fingerprint, "hash_tensors", lambda tensors: hashed.append(1) or full([t.clone() for t in tensors])
     )
     weight, odd = torch.randn(300, 200), torch.zeros(13, dtype=torch.uint8)
     double = torch.randn(64, 64, dtype=torch.float64)
@@ -42,7 +42,7 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
         return fingerprint.hash_weights(weights), len(hashed)
 
     first = hash_and_count()
-    assert hash_and_count() == first == (whole(weights), 1)
+    assert hash_and_count() == first == (full(weights), 1)
     numbers = weight.numpy()
     for count, change in enumerate(
         (
@@ -66,7 +66,7 @@ def test_weights_that_stayed_are_not_hashed_again_and_any_other_are(monkeypatch)
     ):
         before = hash_and_count()[0]
         change()
-        assert hash_and_count() == (whole(weights), count) and hash_and_count()[0] != before
+        assert hash_and_count() == (full(weights), count) and hash_and_count()[0] != before
 
 
 def test_weights_are_summed_once_within_one_call(monkeypatch: pytest.MonkeyPatch) -> None:

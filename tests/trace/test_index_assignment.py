@@ -203,9 +203,9 @@ class Hidden(nn.Module):
 def test_a_refusal_names_module_and_line() -> None:
     with pytest.raises(
         TapeError, match=r"overwritten through a view \(Hidden '1', test_index_assignment.py:\d+\)"
-    ) as caught:
+    ) as raised:
         record(nn.Sequential(nn.Identity(), Hidden()), X)
-    line = int(str(caught.value).split("assignment.py:")[1].split(")")[0])
+    line = int(str(raised.value).split("assignment.py:")[1].split(")")[0])
     with open(__file__, encoding="utf-8") as source:
         assert "apart[:, 0] = 0" in source.readlines()[line - 1]
 

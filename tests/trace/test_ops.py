@@ -177,9 +177,9 @@ def test_vgg_needs_no_download() -> None:
     ],
 )
 def test_errors_are_one_line(folder: str, arguments: list[str], message: str) -> None:
-    with pytest.raises(bilrp.errors.BilrpError) as caught:
+    with pytest.raises(bilrp.errors.BilrpError) as raised:
         CliRunner().invoke(app, ["ops", *(a.format(folder) for a in arguments)], catch_exceptions=False)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.slow

@@ -22,9 +22,9 @@ X = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_se
 
 def assert_rejected(kind: type[BilrpError], words: str, encoder, x=X, **options) -> str:
     """The call raises one line of this kind, with these words in it."""
-    with pytest.raises(kind, match=words) as caught:
+    with pytest.raises(kind, match=words) as raised:
         bilrp.decompose(encoder, x, **options)
-    message = str(caught.value)
+    message = str(raised.value)
     assert "\n" not in message and len(message) < 420
     return message
 

@@ -19,9 +19,9 @@ def share_of_the_run(model, x) -> float:
     tape = record(model, x)
     with FlopCounterMode(display=False) as run:
         model(x)
-    with FlopCounterMode(display=False) as again:
+    with FlopCounterMode(display=False) as second:
         verify_tape(tape)
-    return again.get_total_flops() / run.get_total_flops()
+    return second.get_total_flops() / run.get_total_flops()
 
 
 class Drifting(nn.Module):

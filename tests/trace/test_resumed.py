@@ -71,9 +71,9 @@ def test_a_resumed_run_that_gives_another_embedding_is_refused() -> None:
             self.runs += 1
             return super().forward(ids) * self.runs
 
-    with pytest.raises(TapeError, match="resumed at 'words' gives another embedding") as caught:
+    with pytest.raises(TapeError, match="resumed at 'words' gives another embedding") as raised:
         bilrp.decompose(bilrp.Encoder(Counting().double().eval(), input_layer="words"), IDS)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_the_text_tower_of_blip2() -> None:

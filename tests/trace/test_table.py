@@ -285,7 +285,7 @@ def call_of(row: Op):
     assert row.kind in {"activation", "elementwise_nonzero"}, (
         f"the new row '{row.name}' needs an example in CALLS"
     )
-    result = [getattr(place, row.name.removeprefix("special_"), None) for place in (F, torch, torch.special)]
+    result = [getattr(path, row.name.removeprefix("special_"), None) for path in (F, torch, torch.special)]
     assert any(result), f"the new row '{row.name}' needs an example in CALLS"
     return next(filter(None, result))
 

@@ -103,9 +103,9 @@ class Attribute(Kept):
 def test_a_part_in_another_thread_is_refused(kind: type[nn.Module]) -> None:
     with pytest.raises(
         TapeError, match=rf"\({kind.__name__}, test_unknown.py:\d+\) .*another thread"
-    ) as caught:
+    ) as raised:
         bilrp.decompose(kind(), X)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 420
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 420
 
 
 @torch.jit.script
