@@ -53,7 +53,7 @@ def describe_error(error: BaseException, max_chars: int = 160) -> str:
 
 
 @contextmanager
-def wrap_errors(prefix: str, error_type: type[BilrpError] = InputError) -> Iterator[None]:
+def wrap_errors(prefix: str) -> Iterator[None]:
     """Convert any other error raised inside the block to one line that begins with `prefix`.
 
     >>> with wrap_errors("cat.jpg: damaged or unreadable image"):
@@ -66,7 +66,7 @@ def wrap_errors(prefix: str, error_type: type[BilrpError] = InputError) -> Itera
     except BilrpError:
         raise
     except Exception as error:
-        raise error_type(f"{prefix} ({describe_error(error)})") from error
+        raise InputError(f"{prefix} ({describe_error(error)})") from error
 
 
 def import_optional(module: str, extra: str, feature: str) -> Any:

@@ -85,15 +85,9 @@ def _reject_constant(name: str) -> float:
     raise ValueError(name)
 
 
-def get_str(body: Mapping[str, object], name: str, default: str | None = None) -> str:
-    """Return a string of a JSON body, of at most 1000 characters; 422 for anything else.
-
-    Args:
-        body: the JSON object.
-        name: its key.
-        default: value if the key is missing; None: the key is required.
-    """
-    value = body.get(name, default)
+def get_str(body: Mapping[str, object], name: str) -> str:
+    """Return a string of a JSON body, of at most 1000 characters; 422 for anything else."""
+    value = body.get(name)
     if not isinstance(value, str) or len(value) > 1000:
         raise HTTPError(422, f"{name} must be a string of at most 1000 characters")
     return value

@@ -161,20 +161,17 @@ LOST = object()
 
 
 @contextmanager
-def open_worker_pool(
-    encoder: Encoder, *, address: str | None, count: int | None = None
-) -> Iterator[RayWorkerPool]:
+def open_worker_pool(encoder: Encoder, *, address: str | None) -> Iterator[RayWorkerPool]:
     """Start one actor per CPU of a Ray cluster.
 
     Args:
         encoder: The encoder, copied to every actor.
         address: Address of a running cluster; None starts Ray on this machine.
-        count: Number of actors.
     """
     ray = import_ray()
     start_ray = not ray.is_initialized()
     if start_ray:
-        local = {"num_cpus": count or os.cpu_count(), "include_dashboard": False}
+        local = {"num_cpus": os.cpu_count(), "include_dashboard": False}
         options = local if address is None else {"address": address}
         try:
             with suppress_warnings():  # about forks: the processes that Ray forks do not open a collection
@@ -187,7 +184,7 @@ def open_worker_pool(
                 ) from None
             raise InputError(f"no Ray cluster at {address}: {describe_error(error)}") from None
     try:
-        count = count or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        count = max(1, int(ray.cluster_resources().get("CPU", 1)))
         shared_encoder, actor = ray.put(encoder), ray.remote(num_cpus=1)(RayWorker)
         pool = RayWorkerPool(lambda: actor.remote(shared_encoder), count)
         for _ in range(count):

@@ -88,11 +88,6 @@ class RepairReport:
         ceiling = max((each.restored for each in self.candidates if each.method == "filling"), default=0.0)
         return list_missed(self.after, self.before, self.clean_attraction, ceiling)
 
-    @property
-    def net_gain(self) -> float:
-        """Neighbours restored minus neighbours lost, as a fraction of all neighbours of all items."""
-        return compute_net_gain(self.after, self.before, self.carriers / self.items)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the report, JSON-ready."""
         return asdict(self)

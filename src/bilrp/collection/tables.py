@@ -315,16 +315,10 @@ def table_path(path: str, name: str) -> str:
     return f"{str(path).rstrip('/')}/{name}"
 
 
-def read_columns(dataset: Any, names: Sequence[str], where: str | None = None) -> dict[str, list[Any]]:
-    """Read columns of all rows, or of those that match the SQL condition `where`.
-
-    Args:
-        dataset: The table.
-        names: Columns to read.
-        where: SQL condition; None reads all rows.
-    """
+def read_columns(dataset: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Read columns of all rows of a table."""
     with wrap_errors(DAMAGED_MESSAGE):
-        table = dataset.to_table(columns=list(names), filter=where)
+        table = dataset.to_table(columns=list(names))
         return {name: table.column(name).to_pylist() for name in names}
 
 

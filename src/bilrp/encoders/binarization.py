@@ -124,9 +124,7 @@ def estimate_digit_height(ink: np.ndarray) -> float | None:
     return float(sizes[np.abs(sizes / best - 1) <= 0.12].mean())
 
 
-def normalize_scan(
-    raw_input: ImageLike, *, target_height: float = DIGIT_HEIGHT_PIXELS
-) -> tuple[np.ndarray, float]:
+def normalize_scan(raw_input: ImageLike) -> tuple[np.ndarray, float]:
     """Return the ink of a scan at the network's scale, and the scale factor.
 
     Images with too few glyphs (a photograph, blank paper) keep their scale.
@@ -136,7 +134,7 @@ def normalize_scan(
     """
     ink = estimate_ink(load_gray(raw_input))
     height = estimate_digit_height(ink)
-    factor = 1.0 if height is None else float(np.clip(target_height / height, 0.2, 3.0))
+    factor = 1.0 if height is None else float(np.clip(DIGIT_HEIGHT_PIXELS / height, 0.2, 3.0))
     if abs(factor - 1) < 0.03:
         return ink, 1.0
     shape = (max(round(ink.shape[0] * factor), BLOCK_PIXELS), max(round(ink.shape[1] * factor), BLOCK_PIXELS))

@@ -18,6 +18,8 @@ from bilrp.regions import Regions
 from bilrp.similarity import Similarity
 from bilrp.trace.devices import to_float64
 
+BATCH_INPUTS = 32  # inputs of a forward pass
+
 # ---------------------------------------------------------------- against a ground truth
 
 
@@ -411,10 +413,10 @@ def replace_regions(
     return torch.where(changed, end, start)
 
 
-def _encode_batch(encoder: Encoder, batch: Tensor, batch_size: int = 32) -> list[Tensor]:
+def _encode_batch(encoder: Encoder, batch: Tensor) -> list[Tensor]:
     """Return the flat embeddings of a batch, encoded in chunks."""
     with torch.no_grad():
-        return [row for part in batch.split(batch_size) for row in encoder.module(part).flatten(1)]
+        return [row for part in batch.split(BATCH_INPUTS) for row in encoder.module(part).flatten(1)]
 
 
 # ---------------------------------------------------------------- helpers

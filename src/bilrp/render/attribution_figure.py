@@ -12,8 +12,8 @@ from torch import Tensor
 
 from bilrp.findings.formatting import format_number
 from bilrp.inputs import Image, Text
-from bilrp.render.figure import new_figure, tint_pixels
-from bilrp.render.notebook_figure import NOTEBOOK_DPI
+from bilrp.render.figure import tint_pixels
+from bilrp.render.notebook_figure import NOTEBOOK_DPI, make_figure
 from bilrp.render.scene import MUTED_COLOR, TEXT_COLOR
 from bilrp.render.styles import Palette, resolve_palette
 from bilrp.render.typesetting import layout_words, replace_missing_glyphs, shorten
@@ -122,7 +122,7 @@ def _render_words(attribution: Attribution, column: int | None) -> str:
 def _add_axes(height: float, left: float = MARGIN_INCHES) -> Axes:
     """Return the axes of a new figure, `height` inches high."""
     total = HEAD_INCHES + height + FOOT_INCHES + (0.2 if left > MARGIN_INCHES else 0.0)
-    figure = new_figure((WIDTH_INCHES, total))
+    figure = make_figure((WIDTH_INCHES, total))
     inner = (WIDTH_INCHES - left - MARGIN_INCHES) / WIDTH_INCHES
     return figure.add_axes((left / WIDTH_INCHES, 1 - (HEAD_INCHES + height) / total, inner, height / total))
 

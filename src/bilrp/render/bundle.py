@@ -37,14 +37,14 @@ def bundle_script(entry: str = "mount") -> str:
     return "\n".join(_EXPORT.sub("", _IMPORT.sub("", text)).strip() for text in modules.values()) + "\n"
 
 
-def bundle_module(entry: str = "mount") -> str:
-    """Return the bundle as one ES module that exports what `entry` exports, for notebooks.
+def bundle_module() -> str:
+    """Return the bundle as one ES module that exports what mount.js exports, for notebooks.
 
     >>> bundle_module().rstrip().endswith("export { mount };")
     True
     """
-    exported = [name for export, name in _DECLARATION.findall(read_source(f"{entry}.js")) if export]
-    return f"{bundle_script(entry)}export {{ {', '.join(exported)} }};\n"
+    exported = [name for export, name in _DECLARATION.findall(read_source("mount.js")) if export]
+    return f"{bundle_script()}export {{ {', '.join(exported)} }};\n"
 
 
 def _sort_by_imports(entry: str) -> list[str]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 MIN_OPACITY = 1 / 255
+FIGURE_INCHES, SIDE_BY_SIDE_INCHES = 8.0, 10.0  # width
 DEFAULT_TITLE = "Which parts make these two similar?"
 DIFFERENCES_TITLE = "What sets these two apart?"
 
@@ -95,35 +96,27 @@ def _draw_explanation_arcs(
 def plot_side_by_side(
     explanations: Sequence[Explanation],
     titles: Sequence[str],
-    *,
-    style: str | algorithm.Style = "auto",
-    palette: str = "paper",
-    width: float | int = 10.0,
 ) -> Figure:
     """Draw the arcs of several explanations of one pair side by side.
 
     Args:
         explanations: Explanations of images.
         titles: A title for each.
-        style: Name of a link style, or a style.
-        palette: "paper" or "safe".
-        width: Width of the figure in inches.
 
     >>> plot_side_by_side([at_layer_17, at_layer_31], ["layer 17", "layer 31"])
     """
-    colors = resolve_palette(palette)
-    count = len(explanations)
+    colors, width, count = resolve_palette("paper"), SIDE_BY_SIDE_INCHES, len(explanations)
     shapes = [(e.a.input_image.shape, e.b.input_image.shape) for e in explanations]  # type: ignore[union-attr]
     aspect = max(max(a[0], b[0]) / (a[1] + b[1] + 0.30 * max(a[0], b[0])) for a, b in shapes)
     margin, head, gap = 0.15, 0.38, 0.5
     column = (width - 2 * margin - gap * (count - 1)) / count
     height = head + 1.065 * aspect * column + margin
-    figure = new_figure((width, height))
+    figure = make_figure((width, height))
     figure.set_dpi(150)  # the default resolution of savefig
     for number, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
         x = (margin + number * (column + gap)) / width
         axes = figure.add_axes((x, margin / height, column / width, 1 - (head + margin) / height))
-        _draw_explanation_arcs(axes, explanation, style, colors, line_width=1.1)
+        _draw_explanation_arcs(axes, explanation, "auto", colors, line_width=1.1)
         label = f"{title}:  {explanation.similarity} {format_number(explanation.score)}"
         figure.text(x, 1 - 0.10 / height, label, size=10.5, va="top", color=TEXT_COLOR)
     return figure
@@ -294,7 +287,7 @@ def plot_matrix(
         _region_names(side.regions, n) for side, n in zip((visible.a, visible.b), values.shape, strict=True)
     )
     width, height = (min(14, max(3.2, 1.8 + 0.32 * n)) for n in reversed(values.shape))
-    figure = new_figure((width, height + 0.8))
+    figure = make_figure((width, height + 0.8))
     axes = figure.add_axes((1.3 / width, 0.55 / (height + 0.8), 1 - 1.6 / width, 1 - 1.75 / (height + 0.8)))
     colormap = LinearSegmentedColormap.from_list("bilrp", [colors.negative, "#ffffff", colors.positive])
     largest = float(np.abs(values).max()) or 1.0
@@ -327,23 +320,19 @@ def _has_images(explanation: Any) -> bool:
     return all(side.input_image is not None and side.regions.boxes is not None for side in sides)
 
 
-def new_figure(size: tuple[float | int, float | int]) -> Figure:
-    """Return an empty white figure of this size in inches."""
-    return make_figure(size)
-
-
 def _make_axes(
-    left: tuple[int, ...], right: tuple[int, ...], *, heatmaps: bool, width: float = 8.0
+    left: tuple[int, ...], right: tuple[int, ...], *, heatmaps: bool
 ) -> tuple[Figure, Axes, tuple[Axes, Axes] | None]:
     """Create a figure with axes for the arcs and the heat maps, laid out in inches."""
     tallest = max(left[0], right[0])
     units = left[1] + right[1] + 0.30 * tallest
     margin, head, foot = 0.25, 0.66, 0.50
+    width = FIGURE_INCHES
     unit = (width - 2 * margin) / units
     upper = 1.065 * tallest * unit
     lower = 0.72 * tallest * unit if heatmaps else 0.0
     height = head + upper + (lower + 0.2 if heatmaps else 0.0) + foot
-    figure = new_figure((width, height))
+    figure = make_figure((width, height))
     inner = 1 - 2 * margin / width
     top = figure.add_axes((margin / width, 1 - (head + upper) / height, inner, upper / height))
     if not heatmaps:
