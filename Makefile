@@ -52,10 +52,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/python tests/javascript_types.py
+	$(BIN)/python tests/javascript_format.py --check
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python tests/javascript_format.py --write
 	$(BIN)/python docs/make_rules.py
 
 # Explain every model type of transformers and write docs/coverage.md; continues an interrupted run.

@@ -1,6 +1,6 @@
 """Check the types of the page's and the app's JavaScript with tsc; `make lint` runs it.
 
-tsc is installed from npm into out/typescript, with the node and npm that pyright uses. Where npm has no network, the types
+tsc is installed from npm into out/npm, with the node and npm that pyright uses. Where npm has no network, the types
 are not checked, and this says so.
 The files are checked in the folders in which the server serves them, because they import each other by URL.
 """
@@ -21,7 +21,7 @@ from bilrp.app.static_files import ASSET_PACKAGES
 
 INSTALL_SECONDS = 120
 TYPESCRIPT_VERSION = "5.9.3"
-CACHE = Path(__file__).parents[1] / "out" / "typescript"
+CACHE = Path(__file__).parents[1] / "out" / "npm"
 OPTIONS = {
     "allowJs": True,
     "checkJs": True,
@@ -46,26 +46,18 @@ def copy_sources(folder: Path) -> dict[str, Path]:
     return origins
 
 
-def install_compiler() -> Path | None:
-    """Install tsc once, and return the path of its script; None if it cannot be installed here."""
-    script = CACHE / TYPESCRIPT_VERSION / "node_modules" / "typescript" / "bin" / "tsc"
-    if not script.exists():
-        script.parents[3].mkdir(parents=True, exist_ok=True)
-        package = f"typescript@{TYPESCRIPT_VERSION}"
-        arguments = (
-            "install",
-            "--silent",
-            "--no-fund",
-            "--no-audit",
-            "--prefix",
-            str(script.parents[3]),
-            package,
-        )
+def install_package(name: str, version: str, script: str) -> Path | None:
+    """Install a package of npm once, and return the path of its script; None if it cannot be installed here."""
+    folder = CACHE / f"{name}-{version}"
+    path = folder / "node_modules" / name / script
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        options = ("--silent", "--no-fund", "--no-audit", "--prefix", str(folder))
         try:
-            node.run("npm", *arguments, check=True, timeout=INSTALL_SECONDS)
+            node.run("npm", "install", *options, f"{name}@{version}", check=True, timeout=INSTALL_SECONDS)
         except (OSError, subprocess.SubprocessError, PyrightError):
             return None
-    return script
+    return path
 
 
 def check(folder: Path, script: Path) -> list[str]:
@@ -78,7 +70,7 @@ def check(folder: Path, script: Path) -> list[str]:
 
 def main() -> int:
     """Print the errors with the paths of the sources, and return the exit status."""
-    script = install_compiler()
+    script = install_package("typescript", TYPESCRIPT_VERSION, "bin/tsc")
     if script is None:
         print(
             "tsc cannot be installed here (npm without a network?): the types of JavaScript are not checked"
