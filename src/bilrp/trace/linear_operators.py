@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -43,7 +44,7 @@ class Convolution:
     transposed: bool = False
     output_padding: tuple[int, ...] = ()
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """Number of spatial dimensions."""
         return len(self.stride)
