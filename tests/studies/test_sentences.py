@@ -24,10 +24,11 @@ from bilrp_studies.sentences import methods, pair_scores, report, study, word_me
 from bilrp_studies.sentences.settings import SentencesSettings
 from text_folders import ARCHITECTURES
 
+# the third pair has equal words, so equal numbers of tokens: the vocabulary that is trained here is not always the same
 SHORT = [
     ("The cat sat on the mat.", "A cat rested on a rug."),
     ("Two dogs run through the snow.", "One dog jumps through snow."),
-    ("The man was in the street.", "A man sat in a car."),
+    ("The man was in the street.", "In the street was the man."),
     ("The kittens run in the street.", "Two kittens sat in the snow."),
 ]
 LONG = [

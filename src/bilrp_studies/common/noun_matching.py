@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bilrp.encoder import Encoder
 from bilrp.encoders.sentence_encoder import SentenceModel
 from bilrp.encoders.text.heads import Pooling
+from bilrp.errors import InputError
 from bilrp.io.cache import Cache, compute_key, hash_weights
 from bilrp.progress import Progress
 from bilrp_studies.common import sts_data
@@ -122,6 +123,8 @@ def _batches(inputs: dict[str, Tensor], steps: int, rng: random.Random) -> Itera
     for text, x in inputs.items():
         by_length.setdefault(x.shape[1], []).append(text)
     groups = [texts for texts in by_length.values() if len(texts) > 1]
+    if not groups:
+        raise InputError("no two sentences have the same number of tokens: train on more sentences")
     for _ in range(steps):
         (texts,) = rng.choices(groups, weights=[len(group) for group in groups])
         yield [text for pair in sts_data.draw_partners(texts, BATCH_PAIRS, rng) for text in pair]
