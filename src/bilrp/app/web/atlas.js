@@ -28,7 +28,12 @@ export async function atlas(root, { about, signal }) {
   const count = places.length / 2;
   const label = createLabels(signal);
   const group = await groupsOf(about, count, signal); // before the map is shown, so that it can be used at once
-  const canvas = node("canvas", { tabindex: 0, role: "application", "aria-roledescription": "map of items", "aria-label": `Map of ${counted(count, "item")}: arrows walk from point to point, Enter opens one` });
+  const canvas = node("canvas", {
+    tabindex: 0,
+    role: "application",
+    "aria-roledescription": "map of items",
+    "aria-label": `Map of ${counted(count, "item")}: arrows walk from point to point, Enter opens one`,
+  });
   const tip = node("a", { class: "tip", hidden: "" });
   const told = node("p", { class: "note", role: "status" });
   const lead = `By ${found.by}: they hold ${(100 * found.holds).toFixed(0)} % of the variance, so what is near here need not be near in all coordinates.`;
@@ -55,7 +60,12 @@ export async function atlas(root, { about, signal }) {
       pen.fillStyle = colour ?? ink.getPropertyValue("--soft");
       pen.beginPath();
       if (mark === "square") pen.rect(x - 0.9 * r, y - 0.9 * r, 1.8 * r, 1.8 * r);
-      else if (mark === "triangle") [[0, -1.2], [1.1, 0.8], [-1.1, 0.8]].forEach(([dx, dy]) => pen.lineTo(x + dx * r, y + dy * r));
+      else if (mark === "triangle")
+        [
+          [0, -1.2],
+          [1.1, 0.8],
+          [-1.1, 0.8],
+        ].forEach(([dx, dy]) => pen.lineTo(x + dx * r, y + dy * r));
       else pen.arc(x, y, r, 0, 7);
       pen.fill();
     }
@@ -76,7 +86,10 @@ export async function atlas(root, { about, signal }) {
     if (state.at !== i) return;
     const [x, y] = spot(i);
     tip.href = address.item(one.id);
-    tip.replaceChildren(...(about.kind === "image" ? [node("img", { src: `/api/items/${one.id}/thumbnail`, alt: "" })] : []), node("span", {}, one.name));
+    tip.replaceChildren(
+      ...(about.kind === "image" ? [node("img", { src: `/api/items/${one.id}/thumbnail`, alt: "" })] : []),
+      node("span", {}, one.name),
+    );
     const [w, h] = state.size;
     Object.assign(tip.style, { left: `${Math.min(x + 12, Math.max(w - 190, 0))}px`, top: `${Math.min(y + 12, Math.max(h - 150, 0))}px` });
     told.textContent = `${one.name}${one.group ? `, ${one.group}` : ""}`;
@@ -118,7 +131,10 @@ export const look = (k) => (k < APART ? { colour: COLOURS[k % COLOURS.length], m
 
 /** The middle and the extent of all points along both axes. */
 function boundsOf(places) {
-  const [low, high] = [[Infinity, Infinity], [-Infinity, -Infinity]];
+  const [low, high] = [
+    [Infinity, Infinity],
+    [-Infinity, -Infinity],
+  ];
   places.forEach((t, k) => ([low[k % 2], high[k % 2]] = [Math.min(low[k % 2], t), Math.max(high[k % 2], t)]));
   return { middle: [0, 1].map((d) => (low[d] + high[d]) / 2), extent: [0, 1].map((d) => high[d] - low[d] || 1) };
 }
@@ -141,8 +157,11 @@ export async function groupsOf(about, count, signal) {
   const groups = new Map(about.groups.map(({ name }, k) => [name, k]));
   const found = new Uint16Array(count).fill(UNKNOWN);
   if (groups.size < 2) return found;
-  const pages = Array.from({ length: Math.ceil(Math.min(count, 4000) / 200) }, (_, k) => fetched(`/api/items?offset=${200 * k}&limit=200`, signal));
-  for (const { offset, items } of await Promise.all(pages)) items.forEach(({ group }, k) => (found[offset + k] = groups.get(group) ?? UNKNOWN));
+  const pages = Array.from({ length: Math.ceil(Math.min(count, 4000) / 200) }, (_, k) =>
+    fetched(`/api/items?offset=${200 * k}&limit=200`, signal),
+  );
+  for (const { offset, items } of await Promise.all(pages))
+    items.forEach(({ group }, k) => (found[offset + k] = groups.get(group) ?? UNKNOWN));
   return found;
 }
 

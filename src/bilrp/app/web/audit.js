@@ -14,7 +14,16 @@ function places(values, mask, label) {
   const wide = values[0].length;
   const most = Math.max(...values.flat()) || 1;
   const cells = values.flatMap((line, y) =>
-    line.map((value, x) => node("svg:rect", { x, y, width: 1.02, height: 1.02, class: mask?.[y][x] ? "masked" : "", "fill-opacity": (0.08 + 0.8 * (value / most)).toFixed(3) })),
+    line.map((value, x) =>
+      node("svg:rect", {
+        x,
+        y,
+        width: 1.02,
+        height: 1.02,
+        class: mask?.[y][x] ? "masked" : "",
+        "fill-opacity": (0.08 + 0.8 * (value / most)).toFixed(3),
+      }),
+    ),
   );
   return node("svg:svg", { viewBox: `0 0 ${wide} ${high}`, class: "places", role: "img", "aria-label": label }, ...cells);
 }
@@ -25,7 +34,11 @@ const examples = (pairs) =>
     { class: "pairs" },
     ...pairs.slice(0, 6).map(([a, b]) => {
       const thumb = ({ id }) => node("img", { src: `/api/items/${id}/thumbnail`, alt: "", loading: "lazy" });
-      return node("li", {}, node("a", { href: address.pair(a.id, b.id), "aria-label": `${a.name} and ${b.name}: open the pair` }, thumb(a), thumb(b)));
+      return node(
+        "li",
+        {},
+        node("a", { href: address.pair(a.id, b.id), "aria-label": `${a.name} and ${b.name}: open the pair` }, thumb(a), thumb(b)),
+      );
     }),
   );
 
@@ -35,7 +48,14 @@ const compared = ({ share, area }) => {
     fill.style.width = `${(100 * value) / Math.max(share, area)}%`;
     return node("span", { class: `bar ${name}` }, fill);
   };
-  return node("dl", { class: "compared" }, node("dt", {}, "of the relevance"), node("dd", {}, bar(share, "share"), percent(share)), node("dt", {}, "of the picture"), node("dd", {}, bar(area, "area"), percent(area)));
+  return node(
+    "dl",
+    { class: "compared" },
+    node("dt", {}, "of the relevance"),
+    node("dd", {}, bar(share, "share"), percent(share)),
+    node("dt", {}, "of the picture"),
+    node("dd", {}, bar(area, "area"), percent(area)),
+  );
 };
 
 export async function audit(root, { signal }) {
@@ -44,16 +64,38 @@ export async function audit(root, { signal }) {
   const found = await ask("/api/audit", {}, { signal, told: (news) => (wait.textContent = progress(news)) });
   const lead = `The nearest neighbours of a sample, ${found.pairs} pairs: where does their similarity sit? What has more of the relevance than of the picture may be a shortcut.`;
   const suspects = found.suspects.map((one) =>
-    node("li", {}, places(found.places, one.mask, `Where: ${one.where}`), node("div", {}, node("h3", {}, one.where[0].toUpperCase() + one.where.slice(1)), compared(one), node("p", {}, one.changed == null ? "" : `Without it, ${percent(one.changed)} of the items get another nearest neighbour.`), examples(one.pairs))),
+    node(
+      "li",
+      {},
+      places(found.places, one.mask, `Where: ${one.where}`),
+      node(
+        "div",
+        {},
+        node("h3", {}, one.where[0].toUpperCase() + one.where.slice(1)),
+        compared(one),
+        node("p", {}, one.changed == null ? "" : `Without it, ${percent(one.changed)} of the items get another nearest neighbour.`),
+        examples(one.pairs),
+      ),
+    ),
   );
   const clusters = found.clusters.map((one, k) =>
-    node("li", {}, places(one.places, null, `Where the similarity of kind ${k + 1} sits`), node("div", {}, node("h3", {}, `${counted(one.count, "pair")} whose similarity sits here`), examples(one.pairs))),
+    node(
+      "li",
+      {},
+      places(one.places, null, `Where the similarity of kind ${k + 1} sits`),
+      node("div", {}, node("h3", {}, `${counted(one.count, "pair")} whose similarity sits here`), examples(one.pairs)),
+    ),
   );
   const none = node("p", {}, "Nothing has more of the relevance than of the picture.");
   root.replaceChildren(
     node("h1", {}, "Audit"),
     node("p", { class: "lead" }, lead),
-    node("section", {}, node("h2", {}, "What looks like a shortcut"), suspects.length ? node("ol", { class: "findings" }, ...suspects) : none),
+    node(
+      "section",
+      {},
+      node("h2", {}, "What looks like a shortcut"),
+      suspects.length ? node("ol", { class: "findings" }, ...suspects) : none,
+    ),
     node("section", {}, node("h2", {}, "Where similarity sits"), node("ol", { class: "findings" }, ...clusters)),
   );
 }

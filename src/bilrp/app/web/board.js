@@ -82,7 +82,14 @@ export function createBoard(root, side, { src, label, changed, only = null }) {
   const seen = side.view;
   const image =
     side.places &&
-    node("svg:image", { href: src, x: 0, y: 0, width: seen?.width ?? shape.width, height: seen?.height ?? shape.height, preserveAspectRatio: "none" });
+    node("svg:image", {
+      href: src,
+      x: 0,
+      y: 0,
+      width: seen?.width ?? shape.width,
+      height: seen?.height ?? shape.height,
+      preserveAspectRatio: "none",
+    });
   const about = { class: shape.words ? "board wordy" : "board", viewBox: [shape.x, shape.y, shape.width, shape.height].join(" ") };
   const svg = node("svg:svg", about, image, list, letters(side, shape), outline.without, outline.part);
   if (shape.words) Object.assign(svg.style, { width: `${shape.width}px` });
@@ -127,7 +134,11 @@ function become(board, state, done) {
 }
 
 /** The state with these regions in one of the two lists and nothing in the other. */
-const stateOf = (only, shift, regions) => ({ part: [], without: [], [only ?? (shift ? "without" : "part")]: regions.sort((x, y) => x - y) });
+const stateOf = (only, shift, regions) => ({
+  part: [],
+  without: [],
+  [only ?? (shift ? "without" : "part")]: regions.sort((x, y) => x - y),
+});
 
 /** The state after a region was added to its list, or removed from it. */
 function toggled({ state, only }, i, shift) {
@@ -143,7 +154,14 @@ function listen(board) {
     event.preventDefault();
     svg.setPointerCapture(event.pointerId);
     const start = regionUnder(board, event);
-    board.drag = { start, from: pointOf(board, event), shift: event.shiftKey, add: event.ctrlKey || event.metaKey, moved: false, before: board.state };
+    board.drag = {
+      start,
+      from: pointOf(board, event),
+      shift: event.shiftKey,
+      add: event.ctrlKey || event.metaKey,
+      moved: false,
+      before: board.state,
+    };
     rove(board, start);
   });
   svg.addEventListener("pointermove", (event) => {

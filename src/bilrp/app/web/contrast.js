@@ -10,7 +10,8 @@ const number = (value) => value.toFixed(3).replace("-", "−");
 const sideOf = (said) => (said?.startsWith("item:") ? { id: said.slice(5) } : said?.startsWith("group:") ? { group: said.slice(6) } : null);
 
 function chooser(about, said) {
-  const options = () => about.groups.map(({ name, count }) => node("option", { value: `group:${name}` }, `${name || "no group"} (${count})`));
+  const options = () =>
+    about.groups.map(({ name, count }) => node("option", { value: `group:${name}` }, `${name || "no group"} (${count})`));
   const choose = (name, label) => {
     const el = node("select", { name, "aria-label": label }, node("option", { value: "" }, "choose a group"), ...options());
     if (sideOf(said[name])?.group !== undefined) el.value = said[name];
@@ -52,20 +53,49 @@ export async function contrast(root, { about, said, signal }) {
     const [first, second] = found.sides;
     const src = `/api/items/${id}/picture`;
     const words = `Red speaks for ${first.name}, blue for ${second.name}`;
-    const picture = node("a", { href: address.item(id), "aria-label": `${found.side.name}: open` }, heat(found.side, found.values, src, words));
+    const picture = node(
+      "a",
+      { href: address.item(id), "aria-label": `${found.side.name}: open` },
+      heat(found.side, found.values, src, words),
+    );
     const says = [
       node("b", {}, found.side.name),
       node("span", { class: "for" }, `${first.name} ${number(first.score)}`),
       node("span", { class: "against" }, `${second.name} ${number(second.score)}`),
     ];
     list.append(node("li", { "data-score": found.score }, picture, node("p", { class: "about" }, ...says)));
-    const names = sides.map((side, k) => (side.group === undefined ? node("a", { href: address.item(side.id) }, found.sides[k].name) : node("a", { href: address.group(side.group) }, side.group)));
-    note.replaceChildren(node("span", { class: "key for" }, "speaks for"), " ", names[0], " · ", node("span", { class: "key against" }, "speaks for"), " ", names[1]);
+    const names = sides.map((side, k) =>
+      side.group === undefined
+        ? node("a", { href: address.item(side.id) }, found.sides[k].name)
+        : node("a", { href: address.group(side.group) }, side.group),
+    );
+    note.replaceChildren(
+      node("span", { class: "key for" }, "speaks for"),
+      " ",
+      names[0],
+      " · ",
+      node("span", { class: "key against" }, "speaks for"),
+      " ",
+      names[1],
+    );
   }
   list.classList.toggle("single", shown.length === 1);
   if (said.item) {
     const ids = sides.filter((side) => side.id).map(({ id }) => id);
-    list.append(...ids.map((id, k) => node("li", { class: "rival" }, node("a", { href: address.pair(said.item, id), "aria-label": k ? "The pair with that one" : "The pair with this one" }, about.kind === "image" ? node("img", { src: `/api/items/${id}/thumbnail`, alt: "" }) : "the pair"), node("p", { class: "about" }, k ? "… and not that" : "why this …"))));
+    list.append(
+      ...ids.map((id, k) =>
+        node(
+          "li",
+          { class: "rival" },
+          node(
+            "a",
+            { href: address.pair(said.item, id), "aria-label": k ? "The pair with that one" : "The pair with this one" },
+            about.kind === "image" ? node("img", { src: `/api/items/${id}/thumbnail`, alt: "" }) : "the pair",
+          ),
+          node("p", { class: "about" }, k ? "… and not that" : "why this …"),
+        ),
+      ),
+    );
   }
   list.dataset.done = "yes";
 }

@@ -26,18 +26,34 @@ function controls(about, said) {
   const groups = about.groups.map(({ name, count }) => node("option", { value: name }, `${name || "no group"} (${count})`));
   const choose = node("select", { name: "group", "aria-label": "Group" }, node("option", { value: "" }, "all groups"), ...groups);
   choose.value = said.group ?? "";
-  const find = node("input", { type: "search", name: "words", placeholder: "Filter by name", "aria-label": "Filter by name", autocomplete: "off" });
+  const find = node("input", {
+    type: "search",
+    name: "words",
+    placeholder: "Filter by name",
+    "aria-label": "Filter by name",
+    autocomplete: "off",
+  });
   find.value = said.words ?? "";
   const more = node("a", { class: "quiet", href: address.group(said.group ?? "") }, "what holds it together");
   more.hidden = !said.group;
   const count = node("p", { class: "count", role: "status" });
-  return { el: node("form", { class: "tools", role: "search" }, find, about.groups.length > 1 ? choose : null, more, count), choose, find, more, count };
+  return {
+    el: node("form", { class: "tools", role: "search" }, find, about.groups.length > 1 ? choose : null, more, count),
+    choose,
+    find,
+    more,
+    count,
+  };
 }
 
 export async function collection(root, { about, said, signal }) {
   const tools = controls(about, said);
   const list = node("ul", { class: `grid ${about.kind}`, "aria-label": "Items" });
-  const lead = node("p", { class: "lead" }, `${counted(about.count, "item")} by ${about.encoder}${about.failed ? `; ${about.failed} could not be read` : ""}.`);
+  const lead = node(
+    "p",
+    { class: "lead" },
+    `${counted(about.count, "item")} by ${about.encoder}${about.failed ? `; ${about.failed} could not be read` : ""}.`,
+  );
   root.replaceChildren(node("h1", {}, about.name), lead, tools.el, list);
   const state = { said: { group: said.group, words: said.words }, total: 0, across: 1, at: 0, shown: new Map() };
   let page = pagesOf(state.said, signal);
@@ -76,7 +92,12 @@ export async function collection(root, { about, said, signal }) {
     }
     for (const [n, el] of state.shown) {
       const [x, y] = [n % state.across, Math.floor(n / state.across)];
-      Object.assign(el.style, { left: `${(100 * x) / state.across}%`, top: `${y * row}px`, width: `${100 / state.across}%`, height: `${row}px` });
+      Object.assign(el.style, {
+        left: `${(100 * x) / state.across}%`,
+        top: `${y * row}px`,
+        width: `${100 / state.across}%`,
+        height: `${row}px`,
+      });
       set(el.firstElementChild, { tabindex: n === state.at ? 0 : -1 });
     }
   };
@@ -106,7 +127,16 @@ export async function collection(root, { about, said, signal }) {
 
   /** Arrow keys move through all items, also those that are not in the document yet. */
   list.addEventListener("keydown", async (event) => {
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -state.across, ArrowDown: state.across, Home: -Infinity, End: Infinity, PageDown: 5 * state.across, PageUp: -5 * state.across };
+    const steps = {
+      ArrowLeft: -1,
+      ArrowRight: 1,
+      ArrowUp: -state.across,
+      ArrowDown: state.across,
+      Home: -Infinity,
+      End: Infinity,
+      PageDown: 5 * state.across,
+      PageUp: -5 * state.across,
+    };
     if (!(event.key in steps) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     const to = Math.min(Math.max(state.at + steps[event.key], 0), state.total - 1);

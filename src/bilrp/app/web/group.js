@@ -13,10 +13,19 @@ function row(title, items, kind) {
   if (!items.length) return { el: "", places: [] };
   const places = [];
   const cards = items.map((one) => {
-    const place = node("div", { class: "shown" }, kind === "image" ? node("img", { src: `/api/items/${one.id}/thumbnail`, alt: "" }) : node("p", { class: "line" }, one.name));
+    const place = node(
+      "div",
+      { class: "shown" },
+      kind === "image" ? node("img", { src: `/api/items/${one.id}/thumbnail`, alt: "" }) : node("p", { class: "line" }, one.name),
+    );
     places.push(place);
     const link = node("a", { class: "open", href: address.item(one.id), "aria-label": one.name }, place);
-    return node("li", {}, link, node("div", { class: "about" }, node("b", {}, number(one.score)), node("span", { class: "name" }, kind === "image" ? one.name : "")));
+    return node(
+      "li",
+      {},
+      link,
+      node("div", { class: "about" }, node("b", {}, number(one.score)), node("span", { class: "name" }, kind === "image" ? one.name : "")),
+    );
   });
   return { el: node("section", {}, node("h2", {}, title), node("ol", { class: `near ${kind}` }, ...cards)), places };
 }
@@ -31,8 +40,19 @@ export async function group(root, { about, said, signal }) {
     row("Least typical", found.untypical, about.kind),
     row("Nearest from outside", found.near, about.kind),
   ];
-  const links = node("p", { class: "trail" }, node("a", { href: address.to("/", { group: name }) }, "all its items"), " · ", node("a", { href: address.to("/contrast", { first: `group:${name}` }) }, "set it against another group"));
-  root.replaceChildren(node("h1", {}, name || "no group"), node("p", { class: "lead" }, lead), links, ...rows.map(({ el }) => el).filter(Boolean));
+  const links = node(
+    "p",
+    { class: "trail" },
+    node("a", { href: address.to("/", { group: name }) }, "all its items"),
+    " · ",
+    node("a", { href: address.to("/contrast", { first: `group:${name}` }) }, "set it against another group"),
+  );
+  root.replaceChildren(
+    node("h1", {}, name || "no group"),
+    node("p", { class: "lead" }, lead),
+    links,
+    ...rows.map(({ el }) => el).filter(Boolean),
+  );
   const all = rows.flatMap(({ places }, k) => places.map((place, i) => [place, [found.typical, found.untypical, found.near][k][i]]));
   for (const [place, { id, name: called }] of all) {
     const answer = await ask("/api/heat", { id, against: [{ group: name }] }, { signal });

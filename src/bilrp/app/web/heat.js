@@ -45,8 +45,7 @@ function words(side, values, label) {
   const spans = said.map(({ text, i, space }, k) => {
     const el = node("span", { class: k && !space ? "close" : null }, text);
     const sign = shown[i] > 0 ? "positive" : "negative";
-    if (shown[i])
-      el.style.background = `color-mix(in srgb, var(--${sign}) ${Math.round(60 * Math.abs(shown[i]))}%, transparent)`;
+    if (shown[i]) el.style.background = `color-mix(in srgb, var(--${sign}) ${Math.round(60 * Math.abs(shown[i]))}%, transparent)`;
     return el;
   });
   const spaced = spans.flatMap((el, k) => (k && said[k].space ? [" ", el] : [el]));
@@ -54,5 +53,4 @@ function words(side, values, label) {
 }
 
 /** The heat map of a side; `src` is the URL of its image, and without `values` nothing is coloured. */
-export const heat = (side, values, src, label) =>
-  side.places ? picture(side, values, src, label) : words(side, values, label);
+export const heat = (side, values, src, label) => (side.places ? picture(side, values, src, label) : words(side, values, label));

@@ -29,9 +29,17 @@ function card(near, number, { id, rival, kind, said }) {
   const place = node("div", { class: "shown" });
   if (kind === "image") place.append(node("img", { src: `/api/items/${near.id}/thumbnail`, alt: "" }));
   else place.append(node("p", { class: "line" }, near.name));
-  const open = node("a", { class: "open", href: address.item(near.id, { by: said.by }), "aria-label": `${near.name}, score ${score(near.score)}: open` }, place);
+  const open = node(
+    "a",
+    { class: "open", href: address.item(near.id, { by: said.by }), "aria-label": `${near.name}, score ${score(near.score)}: open` },
+    place,
+  );
   const why = node("a", { class: "why", href: address.pair(id, near.id, { by: said.by }) }, "why");
-  const versus = node("button", { type: "button", class: "versus", "aria-pressed": rival === near.id, title: "Choose two neighbours: why this and not that?" }, "versus");
+  const versus = node(
+    "button",
+    { type: "button", class: "versus", "aria-pressed": rival === near.id, title: "Choose two neighbours: why this and not that?" },
+    "versus",
+  );
   const name = kind === "image" ? node("span", { class: "name", title: near.name }, near.name) : null;
   const about = node("div", { class: "about" }, node("b", {}, score(near.score)), name, why, versus);
   const el = node("li", { "data-id": near.id, "aria-label": `${number + 1}: ${near.name}` }, open, about);
@@ -65,13 +73,31 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
   if (kind === "image") place.append(node("img", { src: `/api/items/${id}/picture`, alt: "" }));
   const note = node("p", { class: "note", role: "status" });
   const [only, whole] = [node("button", { type: "button" }, "Swap: only / without"), node("button", { type: "button" }, "Whole")];
-  const measure = node("select", { "aria-label": "Ranked by" }, node("option", { value: "cosine" }, "cosine"), node("option", { value: "dot" }, "dot product"));
+  const measure = node(
+    "select",
+    { "aria-label": "Ranked by" },
+    node("option", { value: "cosine" }, "cosine"),
+    node("option", { value: "dot" }, "dot product"),
+  );
   measure.value = by;
   const ranked = node("h2", {}, "Neighbours");
   const list = node("ol", { class: `near ${kind}` });
   const more = node("button", { type: "button", class: "more" }, "More neighbours");
-  const left = node("section", { class: "one", "aria-label": "The item" }, place, note, node("div", { class: "actions" }, only, whole), node("p", { class: "help" }, HELP));
-  const right = node("section", { class: "others", "aria-labelledby": "ranked" }, node("div", { class: "ranking" }, ranked, measure), list, more);
+  const left = node(
+    "section",
+    { class: "one", "aria-label": "The item" },
+    place,
+    note,
+    node("div", { class: "actions" }, only, whole),
+    node("p", { class: "help" }, HELP),
+  );
+  const right = node(
+    "section",
+    { class: "others", "aria-labelledby": "ranked" },
+    node("div", { class: "ranking" }, ranked, measure),
+    list,
+    more,
+  );
   ranked.id = "ranked";
   root.replaceChildren(node("header", {}, heading, crumbs), node("div", { class: "split" }, left, right));
 
@@ -115,7 +141,8 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
         if (against.length) own = (await ask("/api/heat", { id, against, similarity: by }, { signal: life, told })).values;
       }
       board.colour(state.part.length || state.without.length ? null : own);
-      note.textContent = own && !state.part.length && !state.without.length ? "Coloured: what it has in common with its first neighbours." : "";
+      note.textContent =
+        own && !state.part.length && !state.without.length ? "Coloured: what it has in common with its first neighbours." : "";
       for (const [k, near] of state.near.slice(0, SHOWN).entries()) {
         const answer = await ask("/api/heat", { id: near.id, against: [question], similarity: by }, { signal: life });
         const src = `/api/items/${near.id}/thumbnail`;
@@ -140,7 +167,9 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
   only.addEventListener("click", () => both({ part: state.without, without: state.part }));
   whole.addEventListener("click", () => both({ part: [], without: [] }));
   more.addEventListener("click", () => ((state.count = MORE), rank(true)));
-  measure.addEventListener("change", () => address.go(address.item(id, { part: address.packed(state.part), without: address.packed(state.without), by: written(measure.value) })));
+  measure.addEventListener("change", () =>
+    address.go(address.item(id, { part: address.packed(state.part), without: address.packed(state.without), by: written(measure.value) })),
+  );
 
   const whole_ = state.part.length || state.without.length ? null : rank(false);
   note.textContent = "Taking it apart …";

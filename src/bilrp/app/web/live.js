@@ -16,13 +16,19 @@ const select = (name, label, options, value) => {
 
 const spelt = ({ gflop, seconds }) => {
   if (!gflop) return "At hand already.";
-  const time = seconds < 1 ? "less than a second" : seconds < 90 ? `about ${Math.round(seconds)} s` : `about ${Math.round(seconds / 60)} min`;
+  const time =
+    seconds < 1 ? "less than a second" : seconds < 90 ? `about ${Math.round(seconds)} s` : `about ${Math.round(seconds / 60)} min`;
   return `${gflop < 10 ? gflop.toFixed(1) : Math.round(gflop)} GFLOP: ${time}.`;
 };
 
 export async function live(root, { about, said, signal }) {
   const { layers, rules, similarity, regions, region } = about.choices;
-  const chosen = new Set((said.layers ?? "").split(".").map(Number).filter((n) => layers.includes(n)));
+  const chosen = new Set(
+    (said.layers ?? "")
+      .split(".")
+      .map(Number)
+      .filter((n) => layers.includes(n)),
+  );
   const boxes = layers.map((n) => {
     const box = node("input", { type: "checkbox", name: "layer", value: n });
     box.checked = chosen.has(n);
@@ -42,7 +48,11 @@ export async function live(root, { about, said, signal }) {
   const stage = node("div", { class: "layers" });
   root.replaceChildren(node("h1", {}, about.name), form, note, stage);
   const wish = () => ({
-    layers: boxes.map((label) => label.firstElementChild).filter((box) => box.checked).map((box) => Number(box.value)).slice(0, SIDE_BY_SIDE),
+    layers: boxes
+      .map((label) => label.firstElementChild)
+      .filter((box) => box.checked)
+      .map((box) => Number(box.value))
+      .slice(0, SIDE_BY_SIDE),
     ...Object.fromEntries(["rules", "similarity", "regions"].map((name) => [name, form.elements[name].value])),
   });
   let turn = new AbortController();

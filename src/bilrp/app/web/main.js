@@ -48,7 +48,15 @@ function buildBar(about) {
     : [["/", "Collection"], ["/map", "Map"], ["/contrast", "Contrast"], ...(about.kind === "image" ? [["/audit", "Audit"]] : [])];
   const nav = node("nav", { "aria-label": "Views" }, ...links.map(([href, name]) => node("a", { href }, name)));
   const option = ([value, words]) => node("option", { value }, words);
-  const theme = node("select", { "aria-label": "Theme" }, ...[["auto", "as the system"], ["light", "light"], ["dark", "dark"]].map(option));
+  const theme = node(
+    "select",
+    { "aria-label": "Theme" },
+    ...[
+      ["auto", "as the system"],
+      ["light", "light"],
+      ["dark", "dark"],
+    ].map(option),
+  );
   theme.value = document.body.dataset.theme;
   theme.addEventListener("change", () => look("theme", theme.value));
   const safe = node("input", { type: "checkbox" });
@@ -63,7 +71,13 @@ function buildBar(about) {
 function queryOf(about) {
   const form = node("form", { class: "query" });
   if (about.kind === "text") {
-    const words = node("input", { type: "text", name: "text", placeholder: "Type or paste a text", "aria-label": "A text as a query", autocomplete: "off" });
+    const words = node("input", {
+      type: "text",
+      name: "text",
+      placeholder: "Type or paste a text",
+      "aria-label": "A text as a query",
+      autocomplete: "off",
+    });
     form.append(words);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -131,7 +145,11 @@ async function show(about, moved) {
   } catch (error) {
     if (signal.aborted) return;
     const words = error instanceof Failed ? error.message : `Something went wrong: ${error.message}`;
-    main.replaceChildren(node("h1", {}, "This cannot be shown"), node("p", { role: "alert" }, words), node("p", {}, node("a", { href: "/" }, "Back to the collection")));
+    main.replaceChildren(
+      node("h1", {}, "This cannot be shown"),
+      node("p", { role: "alert" }, words),
+      node("p", {}, node("a", { href: "/" }, "Back to the collection")),
+    );
   }
 }
 

@@ -79,7 +79,12 @@ export function collection({ model, el }) {
       button.addEventListener("click", () => items(to).catch(failed));
       return button;
     };
-    const steps = node("p", { class: "actions" }, step(offset - PAGE, "Before", offset === 0), step(offset + PAGE, "Next", offset + PAGE >= total));
+    const steps = node(
+      "p",
+      { class: "actions" },
+      step(offset - PAGE, "Before", offset === 0),
+      step(offset + PAGE, "Next", offset + PAGE >= total),
+    );
     const list = node("ul", { class: `near ${text ? "text" : "image"}` }, ...few.map((one) => tile(one, text, item).el));
     main.replaceChildren(node("p", { class: "lead" }, counted(total, "item")), list, total > PAGE ? steps : "");
     choose({});
@@ -103,7 +108,11 @@ export function collection({ model, el }) {
       list.className = `near ${text ? "text" : "image"}`;
       const cards = neighbours.map((near) => tile(near, text, item));
       list.replaceChildren(...cards.map((card) => card.el));
-      note.textContent = state.part.length ? `Ranked by ${state.part.length} of its parts` : state.without.length ? `Ranked without ${state.without.length} of its parts` : "Ranked by the whole: brush a part, with Shift to leave it out";
+      note.textContent = state.part.length
+        ? `Ranked by ${state.part.length} of its parts`
+        : state.without.length
+          ? `Ranked without ${state.without.length} of its parts`
+          : "Ranked by the whole: brush a part, with Shift to leave it out";
       if (!done) return;
       for (const [k, near] of neighbours.entries()) {
         const answer = await ask("heat", { id: near.id, against: [asked] });
@@ -112,7 +121,11 @@ export function collection({ model, el }) {
       }
       list.dataset.done = "yes";
     };
-    const board = createBoard(place, side, { src, label: `Parts of ${side.name}`, changed: (state, done) => rank(state, done).catch(failed) });
+    const board = createBoard(place, side, {
+      src,
+      label: `Parts of ${side.name}`,
+      changed: (state, done) => rank(state, done).catch(failed),
+    });
     board.set({ part: [], without: [] });
     await rank({ part: [], without: [] }, true);
   };

@@ -7,7 +7,12 @@ import * as address from "./address.js";
 import { ask, progress } from "./api.js";
 import { createBoard } from "./board.js";
 
-const EXPORTS = [["html", "page"], ["png", "picture"], ["csv", "matches (CSV)"], ["json", "everything (JSON)"]];
+const EXPORTS = [
+  ["html", "page"],
+  ["png", "picture"],
+  ["csv", "matches (CSV)"],
+  ["json", "everything (JSON)"],
+];
 const number = (value) => value.toFixed(3).replace("-", "−");
 
 export async function pair(root, { about, rest: [a, b], said, signal }) {
@@ -80,7 +85,11 @@ function coverUp({ a, b, payload, similarity, signal, names }) {
 }
 
 function show(table, note, { before, predicted, true: measured, similarity }) {
-  const rows = [["before", before], ["predicted by the explanation", predicted], ["by the model, covered", measured]];
+  const rows = [
+    ["before", before],
+    ["predicted by the explanation", predicted],
+    ["by the model, covered", measured],
+  ];
   const most = Math.max(...rows.map(([, value]) => Math.abs(value))) || 1;
   const bar = (value) => {
     const el = node("span", { class: value < 0 ? "bar against" : "bar" });
@@ -89,7 +98,19 @@ function show(table, note, { before, predicted, true: measured, similarity }) {
   };
   table.replaceChildren(
     node("caption", {}, `${similarity === "dot" ? "Dot product" : "Cosine"} with B`),
-    node("tbody", {}, ...rows.map(([name, value], k) => node("tr", { class: ["before", "predicted", "true"][k] }, node("th", { scope: "row" }, name), node("td", { class: "number" }, number(value)), node("td", { class: "bars" }, bar(value))))),
+    node(
+      "tbody",
+      {},
+      ...rows.map(([name, value], k) =>
+        node(
+          "tr",
+          { class: ["before", "predicted", "true"][k] },
+          node("th", { scope: "row" }, name),
+          node("td", { class: "number" }, number(value)),
+          node("td", { class: "bars" }, bar(value)),
+        ),
+      ),
+    ),
   );
   const way = (fall, [stay, up, down]) => {
     const by = number(Math.abs(fall));

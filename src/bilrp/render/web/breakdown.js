@@ -71,6 +71,7 @@ function breakdownWords(data, whole) {
   const special = tokens ? `, ${percent(tokens, whole)} by pairs with a special token` : "";
   const source = "rest" in data.breakdown ? "what the reference has in common, which belongs" : "biases and other constants that belong";
   const explained = score - shared - unattributed - tokens;
-  if ("shared" in data.breakdown) return `Of what is specific to these two ${percent(explained, whole)} is explained by ${nounOf(data)}s${special}.`;
+  if ("shared" in data.breakdown)
+    return `Of what is specific to these two ${percent(explained, whole)} is explained by ${nounOf(data)}s${special}.`;
   return `${percent(explained, whole)} of the score is explained by ${nounOf(data)}s${special}; ${percent(unattributed, whole)} comes from ${source} to none.`;
 }

@@ -58,8 +58,7 @@ const paperState = (state) => ({ paper: true, draw: ["findings", "differences"].
 /** The change of state when a control was used. */
 function applyControl(app, { type, name, value, checked }) {
   const { state, model } = app;
-  if (type === "range")
-    return { drawing: withParameter(state.drawing, name, fromSlider(app, name, Number(value))), ...paperState(state) };
+  if (type === "range") return { drawing: withParameter(state.drawing, name, fromSlider(app, name, Number(value))), ...paperState(state) };
   if (name === "style") return { drawing: { ...(model.data.styles[value] ?? model.data.drawing) }, ...paperState(state) };
   if (name === "paper") return checked ? paperState(state) : { paper: false };
   if (name === "draw") return { draw: value, plain: false };

@@ -104,8 +104,7 @@ export function spread(pairs, a, b, count) {
 export function partners(relevance, rows, columns, side, chosen) {
   const out = new Float64Array(side === "a" ? columns : rows);
   for (const i of chosen)
-    for (let j = 0; j < out.length; j++)
-      out[j] += side === "a" ? relevance[i * columns + j] : relevance[j * columns + i];
+    for (let j = 0; j < out.length; j++) out[j] += side === "a" ? relevance[i * columns + j] : relevance[j * columns + i];
   return out;
 }
 

@@ -60,8 +60,7 @@ function scaleStrokes(panel) {
 function copyOfStage(app) {
   const copy = app.dom.svg.cloneNode(true);
   for (const el of copy.querySelectorAll("[tabindex], [role], [aria-label], [aria-selected], [data-i]"))
-    for (const { name } of [...el.attributes])
-      if (/^(tabindex|role|aria-.*|data-.*)$/.test(name)) el.removeAttribute(name);
+    for (const { name } of [...el.attributes]) if (/^(tabindex|role|aria-.*|data-.*)$/.test(name)) el.removeAttribute(name);
   for (const el of copy.querySelectorAll(".region")) if (el.getAttribute("fill-opacity") === "0") el.remove();
   for (const el of copy.querySelectorAll("[display=none], .hits")) el.remove();
   for (const panel of copy.querySelectorAll(".panel")) scaleStrokes(panel);

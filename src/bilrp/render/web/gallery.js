@@ -16,14 +16,17 @@ export function gallery(root, { title, lead, columns, chapters, strips, matrix, 
   root.dataset.palette = palette ?? "paper";
   root.append(node("header", {}, node("h1", {}, title), lead ? node("p", {}, lead) : null, ...above, nav), views);
   const waiting = new Map();
-  const observer = new IntersectionObserver((seen) => {
-    for (const { isIntersecting, target } of seen) {
-      if (!isIntersecting || !waiting.has(target)) continue;
-      mount(target, waiting.get(target)).ready.finally(() => target.classList.add("drawn"));
-      waiting.delete(target);
-      observer.unobserve(target);
-    }
-  }, { rootMargin: NEAR });
+  const observer = new IntersectionObserver(
+    (seen) => {
+      for (const { isIntersecting, target } of seen) {
+        if (!isIntersecting || !waiting.has(target)) continue;
+        mount(target, waiting.get(target)).ready.finally(() => target.classList.add("drawn"));
+        waiting.delete(target);
+        observer.unobserve(target);
+      }
+    },
+    { rootMargin: NEAR },
+  );
   chapters.forEach((payload, number) => {
     const id = `pair-${number + 1}`;
     const words = (payload.summary ?? "").replaceAll(" %", "\u00a0%");

@@ -65,7 +65,10 @@ export function shapeOf(side, width, measure) {
 
 /** One outline around the given regions. */
 export function union(shape, chosen) {
-  if (shape.words) return runsOf(shape, chosen).map(({ box }) => boxPath(box, 4)).join("");
+  if (shape.words)
+    return runsOf(shape, chosen)
+      .map(({ box }) => boxPath(box, 4))
+      .join("");
   if (chosen.size < 2) return [...chosen].map((i) => shape.paths[i]).join("");
   const { cells } = shape;
   const one = cells.map.map((i) => (chosen.has(i) ? 0 : -1));
@@ -200,7 +203,10 @@ const formatPoints = (...points) => points.map((point) => point.map(round).join(
 function curveSegments(from, to, bend) {
   const [a, b] = [from.at(-1), to.at(-1)];
   const out = from.slice(0, -1).map((point) => `${formatPoints(point)}L`);
-  const back = to.slice(0, -1).reverse().map((point) => `L${formatPoints(point)}`);
+  const back = to
+    .slice(0, -1)
+    .reverse()
+    .map((point) => `L${formatPoints(point)}`);
   return `M${out.join("")}${formatPoints(a)}C${formatPoints(...bend(a, b), b)}${back.join("")}`;
 }
 

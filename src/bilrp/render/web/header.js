@@ -61,7 +61,9 @@ function matchItem(app, one) {
   const label = `Match ${one.k + 1}: ${["a", "b"].map((side) => nameOf(data, side, one[side])).join(" with ")}, ${ofScore(one.relevance, app.model)}`;
   if (areTables(data)) {
     const digits = node("span", { class: "chip" }, one.label);
-    return makeButton(app, node("button", { ...ONCE, "aria-label": label }, digits, node("b", {}, percent(one.relevance, whole))), { finding: one.k });
+    return makeButton(app, node("button", { ...ONCE, "aria-label": label }, digits, node("b", {}, percent(one.relevance, whole))), {
+      finding: one.k,
+    });
   }
   const joint = a.className === "chip" && b.className === "chip" ? " with " : "↔";
   const el = node("button", { ...ONCE, "aria-label": label }, a, node("span", {}, joint), b, node("b", {}, percent(one.relevance, whole)));

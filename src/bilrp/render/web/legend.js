@@ -67,5 +67,4 @@ function spreadLabels(values, scale, bar) {
 const tickWords = (value, whole) => (whole ? shareTick(value, whole) : `${value < 0 ? "−" : ""}${Number(Math.abs(value).toPrecision(2))}`);
 const shareTick = (value, whole) => `${value < 0 ? "−" : ""}${Number(Math.abs((100 * value) / whole).toPrecision(2))} %`;
 
-const label = (text, x, y, anchor, fill) =>
-  node("svg:text", { x, y, "text-anchor": anchor, "font-size": 11.5, fill }, text);
+const label = (text, x, y, anchor, fill) => node("svg:text", { x, y, "text-anchor": anchor, "font-size": 11.5, fill }, text);

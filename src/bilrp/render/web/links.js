@@ -114,7 +114,11 @@ function paintBadges(app, findings, ink) {
     if (!group.childElementCount) group.append(node("svg:circle", { r: BADGE }), node("svg:text"));
     const [circle, text] = group.children;
     const colour = one.relevance > 0 ? ink.positive : ink.negative;
-    set(group, { transform: `translate(${spot.map((t) => t.toFixed(1)).join(" ")})`, "data-finding": one.side ? null : one.k, "data-difference": one.side ? one.k : null });
+    set(group, {
+      transform: `translate(${spot.map((t) => t.toFixed(1)).join(" ")})`,
+      "data-finding": one.side ? null : one.k,
+      "data-difference": one.side ? one.k : null,
+    });
     set(circle, { fill: colour, stroke: ink.paper, "stroke-width": 1.5 });
     set(text, { "text-anchor": "middle", "dominant-baseline": "central", "font-size": 11, "font-weight": 700, fill: ink.onsign });
     text.textContent = one.k + 1;

@@ -19,7 +19,10 @@ function matchesOf(app) {
     const values = onlySigns(partnersOf(app, state.listed), state.shown);
     return strongest(values, LISTED).map((partner) => ({ ...state.listed, partner }));
   }
-  const pairs = strongest(onlySigns(model.relevance, state.shown), CANDIDATES).map((pair) => [Math.floor(pair / model.columns), pair % model.columns]);
+  const pairs = strongest(onlySigns(model.relevance, state.shown), CANDIDATES).map((pair) => [
+    Math.floor(pair / model.columns),
+    pair % model.columns,
+  ]);
   const { a, b } = app.layout;
   return spread(pairs, a.shape, b.shape, LISTED).map(([i, j]) => ({ side: "a", set: [i], partner: j }));
 }

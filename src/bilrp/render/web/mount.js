@@ -44,7 +44,9 @@ const PARTS = ["summary", "stage", "readout", "reserve", "legend", "found", "con
  */
 function findParts(page) {
   const find = (name) => page.querySelector(`.${name}`);
-  const parts = Object.fromEntries([...PARTS, "carried", "differs", "warned", "tally", "switch", "lead", "facts"].map((name) => [name, find(name)]));
+  const parts = Object.fromEntries(
+    [...PARTS, "carried", "differs", "warned", "tally", "switch", "lead", "facts"].map((name) => [name, find(name)]),
+  );
   const [title, figure] = ["h1", "figure"].map((name) => page.querySelector(name));
   return { page, title, figure, entries: [], ...parts };
 }

@@ -84,9 +84,7 @@ export function outlines(places, map, count, to = (point) => point, smooth = fal
 /** A center inside each region: the pixel nearest to the mean of its pixels. */
 export function maskCentres(places, map, count) {
   const of = Array.from({ length: count }, () => []);
-  map.forEach(
-    (label, k) => label >= 0 && of[label].push([(k % places.width) + 0.5, Math.floor(k / places.width) + 0.5]),
-  );
+  map.forEach((label, k) => label >= 0 && of[label].push([(k % places.width) + 0.5, Math.floor(k / places.width) + 0.5]));
   return of.map((points) => {
     if (!points.length) return [0, 0];
     const mean = [0, 1].map((d) => points.reduce((s, p) => s + p[d], 0) / points.length);

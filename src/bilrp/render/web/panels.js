@@ -62,11 +62,7 @@ export function createPanel(model, side) {
 export function createCaption({ data }, side) {
   const letter = side.toUpperCase();
   const button = (text, label, factor) =>
-    node(
-      "button",
-      { type: "button", "aria-label": `${label} ${letter}`, "data-side": side, "data-zoom": factor },
-      text,
-    );
+    node("button", { type: "button", "aria-label": `${label} ${letter}`, "data-side": side, "data-zoom": factor }, text);
   const level = button("100 %", "Reset zoom of", 0);
   const tools = node(
     "span",
@@ -103,10 +99,7 @@ const clip = ([left, top, right, bottom], width, height) => [
 ];
 
 function placeWords({ letters, ground }, shape) {
-  const labels = [
-    ...shape.boxes.map((box, i) => ({ text: shape.labels[i] ?? "", box })),
-    ...shape.loose,
-  ];
+  const labels = [...shape.boxes.map((box, i) => ({ text: shape.labels[i] ?? "", box })), ...shape.loose];
   set(ground, { d: shape.paths.join("") });
   pool(letters, labels.length, "svg:text").forEach((el, k) => {
     const { text, box } = labels[k];
@@ -142,7 +135,8 @@ export function applyZoom(app, side) {
 }
 
 /** Opacity of the layer that fades an image: more while partners are tinted, less below lines. */
-const veilOf = (scene, side) => (scene.light[side] ? 0.6 : scene.active ? 0 : scene.findings.length + scene.differences.length ? 0 : scene.arcs.length ? 0.35 : 0);
+const veilOf = (scene, side) =>
+  scene.light[side] ? 0.6 : scene.active ? 0 : scene.findings.length + scene.differences.length ? 0 : scene.arcs.length ? 0.35 : 0;
 
 export function paintPanel(app, side, scene, ink) {
   const nodes = app.dom.panels[side];
@@ -191,7 +185,10 @@ function paintOutlines(nodes, side, scene, shape, ink) {
   });
   const frame = union(shape, new Set(scene.chosen[side]));
   pool(nodes.outline, 2, "svg:path").forEach((line, k) => {
-    const [colour, width] = [[shape.words ? ink.paper : "#000", 4.5], [shape.words ? ink.ink : "#fff", 2.2]][k];
+    const [colour, width] = [
+      [shape.words ? ink.paper : "#000", 4.5],
+      [shape.words ? ink.ink : "#fff", 2.2],
+    ][k];
     set(line, { d: frame, ...THIN, stroke: colour, "stroke-width": width });
   });
 }

@@ -50,7 +50,6 @@ export function ticks(scale, model, state) {
   const whole = model.whole || 1;
   if (state.paper) return [0.5, 1].map((strength) => scale.value(strength));
   const powers = [];
-  for (let power = Math.ceil(Math.log10(scale.low / whole)); 10 ** power * whole < scale.high; power++)
-    powers.push(10 ** power * whole);
+  for (let power = Math.ceil(Math.log10(scale.low / whole)); 10 ** power * whole < scale.high; power++) powers.push(10 ** power * whole);
   return [...powers.filter((value) => value > 3 * scale.low && value < scale.high / 3), scale.high];
 }

@@ -35,8 +35,7 @@ export function groupAt(app, side, i) {
   return draw === "findings" ? { finding: one.k } : { difference: one.k, side: one.side, set: one.regions };
 }
 
-export const partnersOf = ({ model }, { side, set }) =>
-  partners(model.relevance, model.rows, model.columns, side, set);
+export const partnersOf = ({ model }, { side, set }) => partners(model.relevance, model.rows, model.columns, side, set);
 
 export const shownFindings = ({ model, state }) =>
   model.findings.filter(({ relevance }) => (relevance > 0 ? state.shown.positive : state.shown.negative));
@@ -90,7 +89,10 @@ function findingScene(app, scale, { finding }) {
   const { model, state } = app;
   const one = model.findings[finding];
   const inside = one.a.flatMap((i) => one.b.map((j) => i * model.columns + j));
-  const values = onlySigns(inside.map((pair) => model.relevance[pair]), state.shown);
+  const values = onlySigns(
+    inside.map((pair) => model.relevance[pair]),
+    state.shown,
+  );
   const arcs = strongest(values, MOST_PARTNERS).map((k) => pairArc(model, scale, inside[k]));
   return {
     light: { a: tint(scale, one.sums.a), b: tint(scale, one.sums.b) },
@@ -158,9 +160,7 @@ export function describe(app, scene) {
 }
 
 function regionWords(who, share, list) {
-  const tail = list.length
-    ? `Strongest partner${list.length > 1 ? "s" : ""}: ${list.join("; ")}.`
-    : "It has no partner of this sign.";
+  const tail = list.length ? `Strongest partner${list.length > 1 ? "s" : ""}: ${list.join("; ")}.` : "It has no partner of this sign.";
   return `${who}: ${share}. ${tail}`;
 }
 
@@ -168,12 +168,11 @@ function regionWords(who, share, list) {
 export function longestSentences(app) {
   const { model, state } = app;
   const longest = (texts) => texts.reduce((best, text) => (text.length > best.length ? text : best), "");
-  const [a, b] = ["a", "b"].map((side) =>
-    longest(Array.from({ length: model.data[side].count }, (_, i) => briefName(model, side, [i]))),
-  );
-  const regions = [[a, b], [b, a]].map(([one, other]) =>
-    regionWords(capital(one), `${WIDEST_SHARE} of ${model.wholeName}`, Array(3).fill(`${other}: ${WIDEST_SHARE}`)),
-  );
+  const [a, b] = ["a", "b"].map((side) => longest(Array.from({ length: model.data[side].count }, (_, i) => briefName(model, side, [i]))));
+  const regions = [
+    [a, b],
+    [b, a],
+  ].map(([one, other]) => regionWords(capital(one), `${WIDEST_SHARE} of ${model.wholeName}`, Array(3).fill(`${other}: ${WIDEST_SHARE}`)));
   const arcs = { length: MOST_PAIRS };
   const findings = model.findings.map((_, finding) => findingWords(app, { active: { finding }, arcs }));
   const drawn = { arcs, findings: drawnFindings(app) };

@@ -11,7 +11,14 @@ function picture({ src, size, boxes, text, spans, tints, label }) {
     const [width, height] = size;
     const image = node("svg:image", { href: src, width, height, preserveAspectRatio: "none" });
     const tinted = boxes.map(([left, top, right, bottom], i) =>
-      node("svg:rect", { x: left, y: top, width: right - left, height: bottom - top, class: SIGN[Math.sign(tints[i])] ?? "", "fill-opacity": Math.abs(tints[i]) }),
+      node("svg:rect", {
+        x: left,
+        y: top,
+        width: right - left,
+        height: bottom - top,
+        class: SIGN[Math.sign(tints[i])] ?? "",
+        "fill-opacity": Math.abs(tints[i]),
+      }),
     );
     return node("svg:svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, image, ...tinted);
   }
@@ -59,5 +66,9 @@ export function buildMatrix({ names, cells, caption }) {
     }
     return tr;
   });
-  return node("div", { class: "matrix" }, node("table", {}, node("caption", {}, caption), node("thead", {}, head), node("tbody", {}, ...rows)));
+  return node(
+    "div",
+    { class: "matrix" },
+    node("table", {}, node("caption", {}, caption), node("thead", {}, head), node("tbody", {}, ...rows)),
+  );
 }

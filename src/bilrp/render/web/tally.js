@@ -42,7 +42,13 @@ export function buildTally({ data }, { tally }) {
   const bars = segments.map(({ kind, from, to }) =>
     node("svg:rect", { class: kind, x: at(Math.min(from, to)), width: Math.abs(at(to) - at(from)), ...(to > from ? RAISED : LOWERED) }),
   );
-  const mark = node("svg:rect", { class: "score", x: Math.min(Math.max(at(data.breakdown.score) - 1.5, 0), 997), width: 3, y: 0, height: BAR_HIGH - 4 });
+  const mark = node("svg:rect", {
+    class: "score",
+    x: Math.min(Math.max(at(data.breakdown.score) - 1.5, 0), 997),
+    width: 3,
+    y: 0,
+    height: BAR_HIGH - 4,
+  });
   set(svg, { viewBox: `0 0 1000 ${BAR_HIGH}`, preserveAspectRatio: "none" });
   svg.replaceChildren(...bars, mark);
   const parts = clauses.flatMap(([kind, text], k) => [

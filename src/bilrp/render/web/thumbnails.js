@@ -16,19 +16,13 @@ function windowOn(shape, set, [wide, high], margin, best) {
   const large = all[2] - all[0] > most || all[3] - all[1] > most;
   const around = (from, to, low, high_) => Math.min(Math.max((from + to - most) / 2, low), Math.max(high_ - most, low));
   const [y, x] = [around(t, b, all[0], all[2]), around(l, r, all[1], all[3])];
-  const [top, left, bottom, right] = large
-    ? [y, x, Math.min(y + most, all[2]), Math.min(x + most, all[3])]
-    : all;
+  const [top, left, bottom, right] = large ? [y, x, Math.min(y + most, all[2]), Math.min(x + most, all[3])] : all;
   const height = Math.max((1 + margin) * (bottom - top), ((1 + margin) * (right - left) * high) / wide);
   const fit = Math.min(height, Math.max(shape.height, (shape.width * high) / wide));
   const size = [(fit * wide) / high, fit];
   const start = (middle, length, from, all) =>
     length > all ? from + (all - length) / 2 : Math.min(Math.max(middle - length / 2, from), from + all - length);
-  return [
-    start((left + right) / 2, size[0], shape.x, shape.width),
-    start((top + bottom) / 2, size[1], shape.y, shape.height),
-    ...size,
-  ];
+  return [start((left + right) / 2, size[0], shape.x, shape.width), start((top + bottom) / 2, size[1], shape.y, shape.height), ...size];
 }
 
 /** A thumbnail of regions; `size` in pixels, `margin` relative to the size of the regions. */

@@ -62,7 +62,12 @@ export function nameOf(data, side, set, limit = Infinity) {
   const { names, places, view } = data[side];
   const letter = side.toUpperCase();
   if (names) {
-    const letters = [...set.slice(0, 6).map((i) => names[i]).join(" ")];
+    const letters = [
+      ...set
+        .slice(0, 6)
+        .map((i) => names[i])
+        .join(" "),
+    ];
     const cut = set.length > 6 || letters.length > limit;
     return `“${letters.slice(0, limit).join("")}${cut ? " …" : ""}” of ${letter}`;
   }
