@@ -122,8 +122,8 @@ def test_what_is_pinned_is_told_by_the_decompositions_numbers(chromium, texts):
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Enter")
     tab.locator(".region[data-side=a][data-i='1'][aria-selected=true]").wait_for()
-    tab.locator(".found button").first.click()
-    tab.locator(".found button[aria-pressed=true]").wait_for()
+    tab.locator(".findings button").first.click()
+    tab.locator(".findings button[aria-pressed=true]").wait_for()
     first = explanation.findings()[0]
     messages = tab.evaluate("() => told")
     assert messages[0] == {"side": "a", "regions": [2], "partner": None}

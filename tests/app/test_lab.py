@@ -128,8 +128,8 @@ def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, photograp
         tab.locator(".jp-StatusBar-TextItem", has_text="Python 3 (ipykernel) | Idle").wait_for()
 
         pair = run(tab, 0)
-        pair.locator(".found button").first.click()
-        pair.locator(".found button[aria-pressed=true]").wait_for()
+        pair.locator(".findings button").first.click()
+        pair.locator(".findings button[aria-pressed=true]").wait_for()
         first = photographs.explain(0, 7, similarity="cosine").findings()[0]
         assert printed(run(tab, 1), "pinned") == {"finding": 0, "a": list(first.a), "b": list(first.b)}
 

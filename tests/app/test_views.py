@@ -53,7 +53,7 @@ def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone
     tab.focus(".near li:first-child .why")
     tab.keyboard.press("Enter")
     tab.wait_for_url(f"**/pair/{photographs.ids[at]}/{first}")
-    tab.wait_for_selector(".mounted .found button")
+    tab.wait_for_selector(".mounted .findings button")
     tab.go_back()
     assert ranked(tab, "Ranked by the whole")[0] == first
     tab.focus(".bar nav a >> nth=0")
@@ -114,7 +114,7 @@ def test_an_address_restores_its_view(visit, photographs):
 
 def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, photographs):
     tab = visit(f"/pair/{photographs.ids[6]}/{photographs.ids[7]}")
-    tab.wait_for_selector(".mounted .found button")
+    tab.wait_for_selector(".mounted .findings button")
     assert tab.locator(".saves a").count() == 4
     tab.click(".cover summary")
     tab.focus(".cover .region[tabindex='0']")
@@ -192,7 +192,7 @@ def test_a_group_and_the_audit_open_their_examples(visit, photographs):
     tab.goto(tab.url.split("/group")[0] + "/audit")
     tab.wait_for_selector(".findings .pairs a")
     tab.click(".findings .pairs a >> nth=0")
-    tab.wait_for_selector(".mounted .found button")
+    tab.wait_for_selector(".mounted .findings button")
 
 
 def test_a_file_becomes_a_query(visit, photographs, folder):

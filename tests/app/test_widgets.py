@@ -67,9 +67,9 @@ def test_two_explanations_on_one_page_and_what_is_pinned(tab, photographs):
     assert widgets[0].selected == {} and widgets[0].payload["breakdown"]["score"] > 0
     saved = []
     shown(tab, widgets, saved)
-    tab.locator("#two .found button").first.wait_for()
-    tab.locator("#one .found button").first.click()
-    tab.locator("#one .found button[aria-pressed=true]").wait_for()
+    tab.locator("#two .findings button").first.wait_for()
+    tab.locator("#one .findings button").first.click()
+    tab.locator("#one .findings button[aria-pressed=true]").wait_for()
     tab.locator("#two .region[data-side=a][data-i='9']").focus()
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("Enter")

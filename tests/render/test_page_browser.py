@@ -57,7 +57,7 @@ def test_a_sign_can_be_hidden(visit, pair):
     tab.uncheck("[name=positive]")
     tab.mouse.move(2, 2)
     assert count_arcs(tab) == tab.locator(".ribbons path").count() == 0
-    assert tab.locator(".matches button").count() == tab.locator(".found button").count() == 0
+    assert tab.locator(".matches button").count() == tab.locator(".findings button").count() == 0
 
 
 def test_shares_show_the_marginals(visit, pair):
@@ -405,7 +405,7 @@ def test_a_narrow_screen_stacks_the_two_and_nothing_overflows(visit, pair):
 
 LONG = ("a very long sentence of many words that goes on and on " * 4, "short", "internationalisation " * 9)
 PLACES = """() => Object.fromEntries(
-    [".stage", ".readout", ".legend", ".found", ".controls", "[data-save=png]", ".breakdown"].map((name) => {
+    [".stage", ".readout", ".legend", ".findings", ".controls", "[data-save=png]", ".breakdown"].map((name) => {
         const { x, y } = root().querySelector(name).getBoundingClientRect();
         return [name, [x, y + scrollY]];
     }))"""
@@ -423,7 +423,7 @@ def test_nothing_moves_at_a_hover(visit, pair, kind: str, width: int):
         region_selector("a", 1),
         region_selector("b", 2),
         region_selector("a", 0),
-        ".found button >> nth=0",
+        ".findings button >> nth=0",
     ):
         tab.hover(here)
         wait_for_paint(tab)
@@ -515,7 +515,7 @@ def test_the_switch_goes_from_matches_to_differences(visit, pair):
     assert tab.locator(".ribbons path").count() == 0 and "What sets the two apart" in tab.inner_text(
         ".readout"
     )
-    shares = tab.locator(".found .share").all_text_contents()
+    shares = tab.locator(".findings .share").all_text_contents()
     assert shares == [format_share(one["share"]) for one in differences] and shares
     assert tab.locator(".badges text").all_text_contents() == [str(n + 1) for n in range(len(shares))]
     assert tab.locator("input[value=differences]").is_checked()
@@ -533,13 +533,13 @@ def test_shares_are_rounded_as_in_python(visit, pair):
     assert len(shown) > 3
     for value, share in shown[:-1]:  # the last is the selection
         assert share == format_share(value / abs(pair.score))
-    cards = tab.locator(".found .share").all_text_contents()
+    cards = tab.locator(".findings .share").all_text_contents()
     assert cards == [format_share(f.relevance / abs(pair.score)) for f in pair.findings()]
 
 
 def test_a_score_near_zero_has_no_shares(visit, pair):
     tab = visit(replace(pair, score=0.01 * pair.breakdown.scale))
-    drawn = tab.inner_text(".summary") + "".join(tab.locator(".found .share").all_text_contents())
+    drawn = tab.inner_text(".summary") + "".join(tab.locator(".findings .share").all_text_contents())
     assert "of the score" not in tab.inner_text(".readout") and "%" not in drawn.split("One region")[0]
     assert (
         tab.locator(".breakdown .share").all_text_contents()

@@ -78,7 +78,7 @@ def test_findings_are_outlined_joined_once_each_and_numbered(visit):
         boxes = [tab.locator(region_selector(side, i)).bounding_box() for i in getattr(findings[0], side)]
         assert any(inside(box, end) for box in boxes)
     assert f"{ribbons} match" in tab.inner_text(".readout")
-    assert tab.locator(".found li").count() == len(findings)
+    assert tab.locator(".findings li").count() == len(findings)
     total = sum(one.relevance for one in findings[:ribbons]) / abs(explanation.score)
     assert f"together {100 * total:.0f} % of the score" in tab.inner_text(".readout")
 
@@ -87,7 +87,7 @@ def test_a_finding_alone_shows_what_its_regions_bring_to_it_and_its_single_pairs
     explanation = plant_match()
     first = explanation.findings()[0]
     tab = visit(explanation)
-    tab.locator(".found button").first.click()
+    tab.locator(".findings button").first.click()
     tab.mouse.move(2, 2)
     wait_for_paint(tab)
     inner = explanation.relevance.double()[np.ix_(first.a, first.b)]
@@ -96,7 +96,7 @@ def test_a_finding_alone_shows_what_its_regions_bring_to_it_and_its_single_pairs
     np.testing.assert_allclose(drawn_strengths(tab, "a"), expected_strengths(tab, expected), atol=1e-4)
     assert 0 < count_arcs(tab) <= 48
     assert f"{count_arcs(tab)} pair" in tab.inner_text(".readout")
-    assert tab.locator(".found [aria-pressed=true]").count() == 1
+    assert tab.locator(".findings [aria-pressed=true]").count() == 1
     tab.keyboard.press("Escape")
     wait_for_paint(tab)
     assert count_arcs(tab) == 0 and tab.locator(".ribbons path").count() > 0
@@ -119,16 +119,16 @@ def test_pointing_into_a_match_selects_it_and_then_its_regions(visit):
     explanation = plant_match()
     first = explanation.findings()[0]
     tab = visit(explanation)
-    before = [tab.locator(part).bounding_box() for part in (".stage", ".found", ".controls")]
+    before = [tab.locator(part).bounding_box() for part in (".stage", ".findings", ".controls")]
     tab.hover(region_selector("a", first.a[2]))
     wait_for_paint(tab)
     assert tab.inner_text(".readout").startswith("Match 1:")
-    assert [tab.locator(part).bounding_box() for part in (".stage", ".found", ".controls")] == before
+    assert [tab.locator(part).bounding_box() for part in (".stage", ".findings", ".controls")] == before
     tab.locator(region_selector("a", first.a[2])).click()
     tab.hover(region_selector("a", first.a[1]))
     wait_for_paint(tab)
     assert " of A (x " in tab.inner_text(".readout").split(":")[0], "a single region of the pinned match"
-    assert tab.locator(".found [aria-pressed=true]").count() == 1
+    assert tab.locator(".findings [aria-pressed=true]").count() == 1
     outside = next(i for i in range(256) if not any(i in f.a for f in explanation.findings()))
     tab.keyboard.press("Escape")
     tab.hover(region_selector("a", outside))
@@ -152,7 +152,7 @@ def test_a_button_hides_all_colours(visit):
 def test_the_sentence_has_crops_and_neither_directions_nor_sizes(visit):
     tab = visit(plant_match())
     assert tab.locator(".carried .thumb").count() == 2 and "150 %" in tab.inner_text(".carried")
-    first = tab.inner_text(".top") + " ".join(tab.locator(".found button").all_inner_texts())
+    first = tab.inner_text(".top") + " ".join(tab.locator(".findings button").all_inner_texts())
     for word in ("left", "right", "middle", "top", "bottom", "px"):
         assert not re.search(rf"\b{word}\b", first), word
     assert tab.locator(".tally rect.positive").count() == 1
@@ -221,7 +221,7 @@ def test_small_words_are_whole_and_beside_each_other(visit, width):
             beside = right <= other[0] or other[1] <= left
             assert beside or bottom <= other[2] + 3 or other[3] <= top + 3
     cut = tab.evaluate(
-        "[...root().querySelectorAll('.found .share')].map(el => el.scrollWidth - el.clientWidth)"
+        "[...root().querySelectorAll('.findings .share')].map(el => el.scrollWidth - el.clientWidth)"
     )
     assert cut and max(cut) <= 0
 

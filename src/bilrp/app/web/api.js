@@ -44,7 +44,7 @@ const pause = (seconds, signal) =>
   });
 
 /** Read lines of JSON until the one that contains the answer. */
-async function lastOf(reply, told) {
+async function lastOf(reply, onProgress) {
   const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -52,10 +52,10 @@ async function lastOf(reply, told) {
     const lines = (rest + (value ?? "")).split("\n");
     rest = lines.pop();
     for (const line of lines.filter(Boolean)) {
-      const news = JSON.parse(line);
-      if ("answer" in news) return news.answer;
-      if ("error" in news) throw new Failed(news.status, news.error);
-      told?.(news);
+      const event = JSON.parse(line);
+      if ("answer" in event) return event.answer;
+      if ("error" in event) throw new Failed(event.status, event.error);
+      onProgress?.(event);
     }
     if (done) throw new Failed(0, "the server went away");
   }
@@ -65,11 +65,11 @@ async function lastOf(reply, told) {
  * Send a request and return its answer; repeated while the server is busy (HTTP 503).
  * @param {string} path
  * @param {object} question the body, sent as JSON
- * @param {{ signal?: AbortSignal, told?: (progress: any) => void }} [options]
- *   told: called with {busy}, {waiting} or {what, done, total}
+ * @param {{ signal?: AbortSignal, onProgress?: (progress: any) => void }} [options]
+ *   onProgress: called with {busy}, {waiting} or {what, done, total}
  * @returns {Promise<any>}
  */
-export async function ask(path, question, { signal, told } = {}) {
+export async function ask(path, question, { signal, onProgress } = {}) {
   for (;;) {
     const reply = await fetch(path, {
       method: "POST",
@@ -77,8 +77,8 @@ export async function ask(path, question, { signal, told } = {}) {
       body: JSON.stringify(question),
       signal,
     });
-    if (reply.status !== 503) return lastOf(await checked(reply), told);
-    told?.({ busy: true });
+    if (reply.status !== 503) return lastOf(await checked(reply), onProgress);
+    onProgress?.({ busy: true });
     await pause(Number(reply.headers.get("retry-after") ?? 2), signal);
   }
 }
@@ -96,7 +96,7 @@ export async function bring(content, name) {
 
 /**
  * Progress of a request as a sentence.
- * @param {any} news an object that `told` of `ask` receives
+ * @param {any} event an object that `onProgress` of `ask` receives
  */
 export function progress({ waiting, busy, what, done, total }) {
   if (busy) return "The server is busy; asking again …";

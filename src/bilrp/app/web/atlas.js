@@ -23,8 +23,8 @@ function createLabels(signal) {
 export async function atlas(root, { about, signal }) {
   const wait = node("p", { class: "wait", role: "status" }, "Making the map …");
   root.replaceChildren(node("h1", {}, "Map"), wait);
-  const found = await ask("/api/map", {}, { signal, told: (news) => (wait.textContent = progress(news)) });
-  const places = decode(found.places);
+  const map = await ask("/api/map", {}, { signal, onProgress: (event) => (wait.textContent = progress(event)) });
+  const places = decode(map.places);
   const count = places.length / 2;
   const label = createLabels(signal);
   const group = await groupsOf(about, count, signal); // before the map is shown, so that it can be used at once
@@ -35,10 +35,10 @@ export async function atlas(root, { about, signal }) {
     "aria-label": `Map of ${counted(count, "item")}: arrows walk from point to point, Enter opens one`,
   });
   const tip = node("a", { class: "tip", hidden: "" });
-  const told = node("p", { class: "note", role: "status" });
-  const lead = `By ${found.by}: they hold ${(100 * found.holds).toFixed(0)} % of the variance, so what is near here need not be near in all coordinates.`;
+  const note = node("p", { class: "note", role: "status" });
+  const lead = `By ${map.by}: they hold ${(100 * map.holds).toFixed(0)} % of the variance, so what is near here need not be near in all coordinates.`;
   const stage = node("div", { class: "atlas" }, canvas, tip);
-  root.replaceChildren(node("h1", {}, "Map"), node("p", { class: "lead" }, lead), stage, told, legend(about));
+  root.replaceChildren(node("h1", {}, "Map"), node("p", { class: "lead" }, lead), stage, note, legend(about));
   const state = { at: -1, size: [0, 0], group };
   const { middle, extent } = boundsOf(places);
   const spot = (i) => {
@@ -92,7 +92,7 @@ export async function atlas(root, { about, signal }) {
     );
     const [w, h] = state.size;
     Object.assign(tip.style, { left: `${Math.min(x + 12, Math.max(w - 190, 0))}px`, top: `${Math.min(y + 12, Math.max(h - 150, 0))}px` });
-    told.textContent = `${one.name}${one.group ? `, ${one.group}` : ""}`;
+    note.textContent = `${one.name}${one.group ? `, ${one.group}` : ""}`;
   };
   const nearest = (px, py) => {
     let [best, least] = [-1, FAR ** 2];
@@ -155,14 +155,14 @@ function step(from, [dx, dy], count, spot) {
 /** The number of each item's group, for its colour. Only the first 4,000 items are fetched; later ones are `UNKNOWN`. */
 export async function groupsOf(about, count, signal) {
   const groups = new Map(about.groups.map(({ name }, k) => [name, k]));
-  const found = new Uint16Array(count).fill(UNKNOWN);
-  if (groups.size < 2) return found;
+  const indices = new Uint16Array(count).fill(UNKNOWN);
+  if (groups.size < 2) return indices;
   const pages = Array.from({ length: Math.ceil(Math.min(count, 4000) / 200) }, (_, k) =>
     fetched(`/api/items?offset=${200 * k}&limit=200`, signal),
   );
   for (const { offset, items } of await Promise.all(pages))
-    items.forEach(({ group }, k) => (found[offset + k] = groups.get(group) ?? UNKNOWN));
-  return found;
+    items.forEach(({ group }, k) => (indices[offset + k] = groups.get(group) ?? UNKNOWN));
+  return indices;
 }
 
 function legend({ groups }) {

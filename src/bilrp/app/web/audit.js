@@ -61,13 +61,13 @@ const compared = ({ share, area }) => {
 export async function audit(root, { signal }) {
   const wait = node("p", { class: "wait", role: "status" }, "Looking at near neighbours …");
   root.replaceChildren(node("h1", {}, "Audit"), wait);
-  const found = await ask("/api/audit", {}, { signal, told: (news) => (wait.textContent = progress(news)) });
-  const lead = `The nearest neighbours of a sample, ${found.pairs} pairs: where does their similarity sit? What has more of the relevance than of the picture may be a shortcut.`;
-  const suspects = found.suspects.map((one) =>
+  const answer = await ask("/api/audit", {}, { signal, onProgress: (event) => (wait.textContent = progress(event)) });
+  const lead = `The nearest neighbours of a sample, ${answer.pairs} pairs: where does their similarity sit? What has more of the relevance than of the picture may be a shortcut.`;
+  const suspects = answer.suspects.map((one) =>
     node(
       "li",
       {},
-      places(found.places, one.mask, `Where: ${one.where}`),
+      places(answer.places, one.mask, `Where: ${one.where}`),
       node(
         "div",
         {},
@@ -78,7 +78,7 @@ export async function audit(root, { signal }) {
       ),
     ),
   );
-  const clusters = found.clusters.map((one, k) =>
+  const clusters = answer.clusters.map((one, k) =>
     node(
       "li",
       {},

@@ -196,9 +196,9 @@ function brushed({ shape, only }, { start, shift, add, before }, now) {
   /** @type {(ends: number[]) => number[]} */
   const span = ([from, to]) => Array.from({ length: to - from + 1 }, (_, k) => from + k);
   const order = [Math.min(start, now), Math.max(start, now)];
-  const found = shape.words ? span(order) : within(shape.centres, shape.centres[start], shape.centres[now]);
+  const chosen = shape.words ? span(order) : within(shape.centres, shape.centres[start], shape.centres[now]);
   const had = add ? before[only ?? (shift ? "without" : "part")] : [];
-  return stateOf(only, shift, [...new Set([...had, ...found])]);
+  return stateOf(only, shift, [...new Set([...had, ...chosen])]);
 }
 
 /** Make region i the one that Tab reaches. */

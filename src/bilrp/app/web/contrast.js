@@ -30,8 +30,8 @@ function chooser(about, said) {
 async function examples(said, sides, signal) {
   if (said.item) return [{ id: said.item }];
   const groups = sides.filter((side) => side.group !== undefined);
-  const found = await Promise.all(groups.map(({ group }) => fetched(address.to("/api/groups", { name: group }), signal)));
-  return found.flatMap(({ typical }) => typical.slice(0, 3));
+  const answer = await Promise.all(groups.map(({ group }) => fetched(address.to("/api/groups", { name: group }), signal)));
+  return answer.flatMap(({ typical }) => typical.slice(0, 3));
 }
 
 export async function contrast(root, { about, said, signal }) {
@@ -48,25 +48,25 @@ export async function contrast(root, { about, said, signal }) {
   root.replaceChildren(head, tools, note, list);
   const shown = await examples(said, sides, signal);
   for (const { id } of shown) {
-    const told = (news) => (note.textContent = progress(news));
-    const found = await ask("/api/contrast", { id, first: sides[0], second: sides[1] }, { signal, told });
-    const [first, second] = found.sides;
+    const onProgress = (event) => (note.textContent = progress(event));
+    const answer = await ask("/api/contrast", { id, first: sides[0], second: sides[1] }, { signal, onProgress });
+    const [first, second] = answer.sides;
     const src = `/api/items/${id}/picture`;
     const words = `Red speaks for ${first.name}, blue for ${second.name}`;
     const picture = node(
       "a",
-      { href: address.item(id), "aria-label": `${found.side.name}: open` },
-      heat(found.side, found.values, src, words),
+      { href: address.item(id), "aria-label": `${answer.side.name}: open` },
+      heat(answer.side, answer.values, src, words),
     );
     const says = [
-      node("b", {}, found.side.name),
+      node("b", {}, answer.side.name),
       node("span", { class: "for" }, `${first.name} ${number(first.score)}`),
       node("span", { class: "against" }, `${second.name} ${number(second.score)}`),
     ];
-    list.append(node("li", { "data-score": found.score }, picture, node("p", { class: "about" }, ...says)));
+    list.append(node("li", { "data-score": answer.score }, picture, node("p", { class: "about" }, ...says)));
     const names = sides.map((side, k) =>
       side.group === undefined
-        ? node("a", { href: address.item(side.id) }, found.sides[k].name)
+        ? node("a", { href: address.item(side.id) }, answer.sides[k].name)
         : node("a", { href: address.group(side.group) }, side.group),
     );
     note.replaceChildren(

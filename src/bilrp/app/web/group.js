@@ -32,13 +32,13 @@ function row(title, items, kind) {
 
 export async function group(root, { about, said, signal }) {
   const name = said.name ?? "";
-  const found = await fetched(address.to("/api/groups", { name }), signal);
-  const near = found.outside == null ? "" : `, those of all others ${number(found.outside)}`;
-  const lead = `${counted(found.count, "item")}. Their mean cosine with the group's mean is ${number(found.inside)}${near}. Coloured: what each shares with the group.`;
+  const details = await fetched(address.to("/api/groups", { name }), signal);
+  const near = details.outside == null ? "" : `, those of all others ${number(details.outside)}`;
+  const lead = `${counted(details.count, "item")}. Their mean cosine with the group's mean is ${number(details.inside)}${near}. Coloured: what each shares with the group.`;
   const rows = [
-    row("Most typical", found.typical, about.kind),
-    row("Least typical", found.untypical, about.kind),
-    row("Nearest from outside", found.near, about.kind),
+    row("Most typical", details.typical, about.kind),
+    row("Least typical", details.untypical, about.kind),
+    row("Nearest from outside", details.near, about.kind),
   ];
   const links = node(
     "p",
@@ -53,7 +53,7 @@ export async function group(root, { about, said, signal }) {
     links,
     ...rows.map(({ el }) => el).filter(Boolean),
   );
-  const all = rows.flatMap(({ places }, k) => places.map((place, i) => [place, [found.typical, found.untypical, found.near][k][i]]));
+  const all = rows.flatMap(({ places }, k) => places.map((place, i) => [place, [details.typical, details.untypical, details.near][k][i]]));
   for (const [place, { id, name: called }] of all) {
     const answer = await ask("/api/heat", { id, against: [{ group: name }] }, { signal });
     place.replaceChildren(heat(answer.side, answer.values, `/api/items/${id}/thumbnail`, `What ${called} shares with the group`));

@@ -18,12 +18,12 @@ export function strengths(values) {
 
 /** Regions of one sign and strength as one path. */
 function layers(shape, values) {
-  const found = new Map();
+  const byLevel = new Map();
   strengths(values).forEach((s, i) => {
     const level = Math.round(s * LEVELS);
-    if (level) found.set(level, (found.get(level) ?? "") + shape.paths[i]);
+    if (level) byLevel.set(level, (byLevel.get(level) ?? "") + shape.paths[i]);
   });
-  return [...found].map(([level, d]) =>
+  return [...byLevel].map(([level, d]) =>
     node("svg:path", { d, class: level > 0 ? "for" : "against", "fill-opacity": (ALPHA * Math.abs(level)) / LEVELS }),
   );
 }

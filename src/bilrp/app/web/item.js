@@ -52,7 +52,7 @@ function adding(id, { signal, say }) {
   button.addEventListener("click", async () => {
     button.disabled = true;
     try {
-      const added = await ask("/api/add", { id }, { signal, told: (news) => say(progress(news)) });
+      const added = await ask("/api/add", { id }, { signal, onProgress: (event) => say(progress(event)) });
       location.assign(address.item(added.id)); // reload: the number of items changed
     } catch (error) {
       button.disabled = false;
@@ -131,14 +131,14 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
     const life = AbortSignal.any([signal, turn.signal]);
     const question = { id, part: state.part, without: state.without };
     try {
-      const told = (news) => (note.textContent = progress(news));
-      const found = await ask("/api/neighbours", { ...question, k: state.count, similarity: by }, { signal: life, told });
-      state.near = found.neighbours;
+      const onProgress = (event) => (note.textContent = progress(event));
+      const answer = await ask("/api/neighbours", { ...question, k: state.count, similarity: by }, { signal: life, onProgress });
+      state.near = answer.neighbours;
       const cards = listed();
       if (!settled || !board) return;
       if (!own) {
         const against = state.near.slice(0, AGAINST).map((near) => ({ id: near.id }));
-        if (against.length) own = (await ask("/api/heat", { id, against, similarity: by }, { signal: life, told })).values;
+        if (against.length) own = (await ask("/api/heat", { id, against, similarity: by }, { signal: life, onProgress })).values;
       }
       board.colour(state.part.length || state.without.length ? null : own);
       note.textContent =
@@ -173,7 +173,7 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
 
   const whole_ = state.part.length || state.without.length ? null : rank(false);
   note.textContent = "Taking it apart …";
-  const side = await ask("/api/side", { id }, { signal, told: (news) => (note.textContent = progress(news)) });
+  const side = await ask("/api/side", { id }, { signal, onProgress: (event) => (note.textContent = progress(event)) });
   heading.textContent = side.name;
   document.title = `${side.name} · bilrp`;
   if (side.group) crumbs.append("in ", node("a", { href: address.group(side.group) }, side.group));

@@ -14,7 +14,7 @@ const select = (name, label, options, value) => {
   return node("label", {}, label, el);
 };
 
-const spelt = ({ gflop, seconds }) => {
+const formatCost = ({ gflop, seconds }) => {
   if (!gflop) return "At hand already.";
   const time =
     seconds < 1 ? "less than a second" : seconds < 90 ? `about ${Math.round(seconds)} s` : `about ${Math.round(seconds / 60)} min`;
@@ -47,7 +47,7 @@ export async function live(root, { about, said, signal }) {
   const note = node("p", { class: "note", role: "status" });
   const stage = node("div", { class: "layers" });
   root.replaceChildren(node("h1", {}, about.name), form, note, stage);
-  const wish = () => ({
+  const readSettings = () => ({
     layers: boxes
       .map((label) => label.firstElementChild)
       .filter((box) => box.checked)
@@ -65,28 +65,31 @@ export async function live(root, { about, said, signal }) {
   const guard = (life) => (error) => life.aborted || (note.textContent = error.message);
   const plan = async () => {
     const life = fresh();
-    await ask("/api/plan", wish(), { signal: life }).then((found) => (note.textContent = spelt(found)), guard(life));
+    await ask("/api/plan", readSettings(), { signal: life }).then((answer) => (note.textContent = formatCost(answer)), guard(life));
   };
   const show = async () => {
     const life = fresh();
     delete stage.dataset.done;
-    await ask("/api/live", wish(), { signal: life, told: (news) => (note.textContent = progress(news)) }).then(async (payloads) => {
-      for (const handle of handles) handle.destroy();
-      const places = payloads.map(() => node("div"));
-      stage.replaceChildren(...places);
-      stage.dataset.columns = payloads.length;
-      const { theme, palette } = document.body.dataset;
-      handles = payloads.map((payload, k) => mount(places[k], { ...payload, palette, compact: payloads.length > 1 }));
-      await Promise.all(handles.map((handle) => handle.ready));
-      for (const place of places) Object.assign(place.shadowRoot.querySelector(".page").dataset, { theme, palette });
-      note.textContent = "";
-      stage.dataset.done = "yes";
-    }, guard(life));
+    await ask("/api/live", readSettings(), { signal: life, onProgress: (event) => (note.textContent = progress(event)) }).then(
+      async (payloads) => {
+        for (const handle of handles) handle.destroy();
+        const places = payloads.map(() => node("div"));
+        stage.replaceChildren(...places);
+        stage.dataset.columns = payloads.length;
+        const { theme, palette } = document.body.dataset;
+        handles = payloads.map((payload, k) => mount(places[k], { ...payload, palette, compact: payloads.length > 1 }));
+        await Promise.all(handles.map((handle) => handle.ready));
+        for (const place of places) Object.assign(place.shadowRoot.querySelector(".page").dataset, { theme, palette });
+        note.textContent = "";
+        stage.dataset.done = "yes";
+      },
+      guard(life),
+    );
   };
   form.addEventListener("change", plan);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    const { layers: few, ...rest } = wish();
+    const { layers: few, ...rest } = readSettings();
     address.rewrite(address.to("/", { layers: few.join("."), ...rest }), true);
     show();
   });

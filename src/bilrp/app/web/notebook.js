@@ -53,13 +53,13 @@ export function collection({ model, el }) {
   shadow.adoptedStyleSheets = [sheet];
   const main = node("div", { class: "page notebook", "data-theme": "auto", "data-palette": "paper" });
   shadow.append(main);
-  const told = (words) => node("p", { class: "note", role: "status" }, words);
+  const status = (words) => node("p", { class: "note", role: "status" }, words);
   const choose = (selected) => {
     model.set("selected", selected);
     model.save_changes();
   };
   const thumb = async (id, into) => into.append(node("img", { src: await ask("thumbnail", { id }), alt: "" }));
-  const failed = (error) => main.replaceChildren(told(error.message));
+  const failed = (error) => main.replaceChildren(status(error.message));
 
   const tile = ({ id, name, score }, text, open) => {
     const shown = node("div", { class: "shown" });
@@ -93,7 +93,7 @@ export function collection({ model, el }) {
   const item = async (id) => {
     const back = node("button", { type: "button" }, "All items");
     back.addEventListener("click", () => items().catch(failed));
-    const [place, list, note] = [node("div", { class: "place" }), node("ol", { class: "near" }), told("Taking it apart …")];
+    const [place, list, note] = [node("div", { class: "place" }), node("ol", { class: "near" }), status("Taking it apart …")];
     const head = node("p", { class: "actions" }, back);
     main.replaceChildren(head, node("div", { class: "split" }, node("div", {}, place, note), list));
     const { side, src } = await ask("side", { id });

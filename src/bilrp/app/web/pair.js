@@ -19,7 +19,7 @@ export async function pair(root, { about, rest: [a, b], said, signal }) {
   const similarity = ["cosine", "dot"].includes(said.by) ? said.by : about.similarity;
   const wait = node("p", { class: "wait", role: "status" }, "Taking both apart …");
   root.replaceChildren(wait);
-  const payload = await ask("/api/pair", { a, b, similarity }, { signal, told: (news) => (wait.textContent = progress(news)) });
+  const payload = await ask("/api/pair", { a, b, similarity }, { signal, onProgress: (event) => (wait.textContent = progress(event)) });
   const [one, other] = payload.names ?? ["A", "B"];
   const by = similarity === about.similarity ? "" : similarity;
   const query = (kind) => address.to(`/api/export/${kind}`, { a, b, similarity });

@@ -65,11 +65,11 @@ function differenceEntry(app, one) {
 /** The list below the figure: differences while they are drawn, else findings. */
 export function listFindings(app) {
   if (app.state.draw === "differences") {
-    app.dom.found.replaceChildren(...app.model.differences.map((one) => node("li", {}, differenceEntry(app, one))));
-    app.dom.found.hidden = false;
+    app.dom.findings.replaceChildren(...app.model.differences.map((one) => node("li", {}, differenceEntry(app, one))));
+    app.dom.findings.hidden = false;
     return;
   }
   const findings = shownFindings(app);
-  app.dom.found.replaceChildren(...findings.map((one) => node("li", {}, entry(app, one))));
-  app.dom.found.hidden = !findings.length;
+  app.dom.findings.replaceChildren(...findings.map((one) => node("li", {}, entry(app, one))));
+  app.dom.findings.hidden = !findings.length;
 }

@@ -36,7 +36,7 @@ const startState = ({ findings, differences, style, styles, drawing, show }) => 
   anchor: null, // where a selection with Shift started
 });
 
-const PARTS = ["summary", "stage", "readout", "reserve", "legend", "found", "controls", "breakdown", "explained", "listed", "matches"];
+const PARTS = ["summary", "stage", "readout", "reserve", "legend", "findings", "controls", "breakdown", "explained", "listed", "matches"];
 
 /**
  * The elements of the page by name.

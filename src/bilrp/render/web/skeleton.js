@@ -26,7 +26,7 @@ export const SKELETON = `
     </figcaption>
   </figure>
 
-  <ol class="found" aria-label="Matches"></ol>
+  <ol class="findings" aria-label="Matches"></ol>
 
   <form class="controls" aria-label="What is drawn" autocomplete="off">
     <fieldset class="draw">

@@ -196,7 +196,7 @@ input {
   outline-offset: 2px;
 }
 
-.found {
+.findings {
   list-style: none;
   display: grid;
   grid-template-columns: repeat(auto-fill, minmax(min(210px, 44%), 1fr));
@@ -210,14 +210,14 @@ input {
   margin-bottom: 8px;
   font-size: 17px;
 }
-.compact .found {
+.compact .findings {
   grid-template-columns: none;
   grid-auto-flow: column;
   grid-auto-columns: 190px;
   overflow-x: auto;
   margin: 8px 0 10px;
 }
-.found button,
+.findings button,
 .matches button {
   width: 100%;
   padding: 0 0 6px;
@@ -227,16 +227,16 @@ input {
   text-align: left;
   cursor: pointer;
 }
-.found button {
+.findings button {
   display: grid;
   grid-template-columns: auto auto 1fr;
   gap: 6px 8px;
   align-items: baseline;
 }
-:is(.found, .matches) button:is(:hover, [aria-pressed="true"]) {
+:is(.findings, .matches) button:is(:hover, [aria-pressed="true"]) {
   border-bottom-color: currentcolor;
 }
-.found .pair {
+.findings .pair {
   grid-column: 1 / -1;
   display: grid;
   grid-template-columns: minmax(0, 1fr) minmax(0, 1fr);
@@ -255,7 +255,7 @@ input {
   text-overflow: ellipsis;
   white-space: nowrap;
 }
-.found .number {
+.findings .number {
   display: inline-grid;
   place-items: center;
   width: 19px;
@@ -264,10 +264,10 @@ input {
   font: 700 11px/1 var(--sans);
   color: var(--onsign);
 }
-.found .positive .number {
+.findings .positive .number {
   background: var(--positive);
 }
-.found .negative .number {
+.findings .negative .number {
   background: var(--negative);
 }
 .share {
@@ -281,7 +281,7 @@ input {
 .sign.negative {
   color: var(--negative);
 }
-.found .where {
+.findings .where {
   color: var(--soft);
   font-size: 13px;
 }
