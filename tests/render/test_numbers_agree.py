@@ -76,15 +76,15 @@ def test_sentence_table_json_and_page_hold_the_same_numbers() -> None:
         # the sentence and the table have the JSON's numbers, by one rounding
         assert f"{similarity.replace('_', ' ')} {format_number(about['score'])}" in summary.lower()
         said = {
-            "negative": r"are alike take away (\S+?),",
-            "special_tokens": r"special tokens (?:add|take away) (\S+?),",
+            "negative": r"are alike take away (\S+), ",
+            "special_tokens": r"special tokens (?:add|take away) (\S+), ",
         }
         if similarity == "squared_distance":
             apart = about["positive"] + about["self_terms"]
             assert re.search(rf" that differ add {re.escape(format_number(apart))}, ", summary)
         else:
             assert re.search(rf"matching \w+ add {re.escape(format_number(about['positive']))}, ", summary)
-            said["negative"] = r"others take away (\S+?),"
+            said["negative"] = r"others take away (\S+), "
         said["unattributed"] = r", (\S*\d)(?: \(\S+ %\))? is unattributed"
         for name, phrase in said.items():
             for number in re.findall(phrase, summary):
