@@ -274,7 +274,7 @@ class Explanation:
         if shared:
             return self._shared_differences[: max(0, k)]
         regions, views = (self.a.regions, self.b.regions), (self.a.view, self.b.view)
-        return extract_differences(replace(self.distance, matched=()), regions, views)[: max(0, k)]
+        return extract_differences(replace(self.distance, matched=(), kept=None), regions, views)[: max(0, k)]
 
     @cached_property
     def distance(self) -> DistanceBreakdown:

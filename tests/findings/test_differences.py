@@ -143,3 +143,17 @@ def test_embeddings_of_two_sizes_have_no_distance():
     )
     with pytest.raises(InputError, match="one size"):
         e.differences()
+
+
+def test_a_phrase_that_the_whole_other_text_matches_is_no_difference():
+    """One word of a is spread over three words of b: no pair is much alike, and the sum is."""
+    words = Regions(torch.arange(4), 4, "tokens", names=("one", "two", "three", "four"))
+    parts_a, parts_b = torch.zeros(4, 8, dtype=torch.float64), torch.zeros(4, 8, dtype=torch.float64)
+    parts_a[0, :3], parts_a[1, 6] = 1.0, 0.8
+    parts_b[0, 0], parts_b[1, 1], parts_b[2, 2] = 0.8, 0.8, 0.8
+    parts_b[:3, 4] = torch.tensor([0.9, -0.45, -0.45])
+    sides = [bilrp.Decomposition(p, p.sum(0), words, {}) for p in (parts_a, parts_b)]
+    e = bilrp.pair(sides[0], sides[1], similarity="dot")
+    of_a = {tuple(d.regions): d.is_matched for d in e.differences(10) if d.side == "a"}
+    assert of_a[(0,)] and not of_a[(1,)]
+    assert not any(d.is_matched for d in e.differences(10, shared=False))

@@ -83,14 +83,16 @@ class ScoreBreakdown:
 
     @property
     def is_near_zero(self) -> bool:
-        """Whether the specific score is less than a twentieth of its scale: then there are no shares of it.
+        """Whether the specific score is less than a twentieth of its scale (a tenth, if all of it is): no shares then.
 
         >>> ScoreBreakdown(score=0.02, positive=0.3, negative=-0.28, scale=1.0).is_near_zero
         True
         """
         terms = (self.positive, self.negative, self.special_tokens, self.self_terms_a, self.self_terms_b)
         scale = sum(map(abs, (*terms, self.unattributed))) if self.scale is None else self.scale
-        return abs(self.specific) <= NEAR_ZERO_FRACTION * scale
+        # where the score is near zero, twice as much of what is specific is
+        least = NEAR_ZERO_FRACTION * (2 if abs(self.score) <= NEAR_ZERO_FRACTION * scale else 1)
+        return abs(self.specific) <= least * scale
 
     def compute_share(self, value: float) -> float | None:
         """Return value / (score − what any two inputs share), or None if that is near zero."""
