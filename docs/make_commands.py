@@ -1,9 +1,9 @@
 """Write docs/commands.md: what every command of README's table prints, run as written.
 
-    python docs/make_commands.py DATA            all commands; DATA has pascal_voc, historic_tables, resnet50, gte-small
+    python docs/make_commands.py DATA            all commands; DATA has pascal_voc, historic_tables, resnet50
 
-Photographs and scans are not part of the repository, so the page says which files stand for the names in the table. A command
-whose model is not available is listed with the reason. Lines with run times are left out.
+Photographs and scans are not part of the repository, so the page says which files stand for the names in the table. A
+command whose model is not available is listed with the reason. Lines with run times are left out.
 """
 
 from __future__ import annotations
@@ -24,20 +24,27 @@ NOT_RUN = {
     "clip:FOLDER": "no weights of CLIP are at hand: [two encoders](guides/dual_encoders.md) has an example"
 }
 # What stands for the placeholders of a command.
-REPLACEMENTS = {"A B C …": "cat.jpg dog.jpg bird.jpg", "contrast A B C": "contrast cat.jpg cat2.jpg dog.jpg",
-                "FOLDER FOLDER": "cats dogs", "vision:FOLDER": "vision:resnet50", "package.module:function": "own_model:make"}  # fmt: skip
+REPLACEMENTS = {
+    "A B C …": "cat.jpg dog.jpg bird.jpg",
+    "contrast A B C": "contrast cat.jpg cat2.jpg dog.jpg",
+    "FOLDER FOLDER": "cats dogs",
+    "vision:FOLDER": "vision:resnet50",
+    "package.module:function": "own_model:make",
+}
 MORE_COMMANDS = {"bilrp index": ("bilrp search photos.lance dog.jpg", "bilrp audit photos.lance")}
 OWN_MODEL = """import torch
 
 def make():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 5, 2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten())
+    first = torch.nn.Conv2d(3, 8, 5, 2)
+    return torch.nn.Sequential(first, torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten())
 """
 INTRODUCTION = """# What the commands print
 
-Every command of the table in the README, run as written by `python docs/make_commands.py DATA`. `cat.jpg`, `dog.jpg` and `bird.jpg` are
-photographs of Pascal VOC 2007, `cats` and `dogs` two of each, `page1.jpg` and `page2.jpg` two scanned pages of a barometer table,
-`vision:resnet50` a folder with ResNet-50, and `own_model:make` a small network with random weights. Run times are left out.
+Every command of the table in the README, run as written by `python docs/make_commands.py DATA`. `cat.jpg`, `dog.jpg` and
+`bird.jpg` are photographs of Pascal VOC 2007, `cats` and `dogs` two of each, `page1.jpg` and `page2.jpg` two scanned pages
+of a barometer table, `vision:resnet50` a folder with ResNet-50, and `own_model:make` a small network with random weights.
+Run times are left out.
 """
 
 
@@ -95,7 +102,11 @@ def run_command(command: str, folder: Path) -> str:
     )  # fmt: skip
     if finished.returncode:
         raise RuntimeError(f"{command}: {finished.stderr}")
-    lines = [line.rstrip() for line in finished.stdout.splitlines() if not re.match(r"\s*[\d.]+ s\b", line)]
+    lines = [
+        re.sub(r" in [\d.]+ s$", "", line.rstrip())
+        for line in finished.stdout.splitlines()
+        if not re.match(r"\s*[\d.]+ s\b", line)
+    ]
     return f"$ {command}\n" + "\n".join(lines).strip("\n").replace("\n\n\n", "\n\n")
 
 

@@ -35,6 +35,7 @@ from bilrp.regions import Regions
 MAX_NAMED_FINDINGS = 3
 MIN_MENTIONED_SHARE = 0.005  # of the score, or of its scale near zero; smaller terms are left out
 NEARLY_SAME_FRACTION = 0.75  # of the way from the most similar random pair to 1
+MIN_NEARLY_SAME_COSINE = 0.85
 NEGATIONS = frozenset(
     ("not", "no", "never", "none", "nobody", "nothing", "neither", "nor", "without", "cannot", "n't")
 )
@@ -289,7 +290,7 @@ def describe_verdict(explanation: ExplanationLike, *, random_scores: Sequence[fl
         verdict, comparison = random_baseline.judge(cosine, baseline)
         is_high = verdict in HIGH_VERDICTS
         highest = baseline.quantiles[-1]
-        is_nearly_same = cosine - highest >= NEARLY_SAME_FRACTION * (1 - highest)
+        is_nearly_same = cosine >= max(MIN_NEARLY_SAME_COSINE, highest + NEARLY_SAME_FRACTION * (1 - highest))
         if is_high and not is_nearly_same and random_scores is None and _is_unlike(explanation):
             return f"{ALIKE_IN_KIND} ({scores}): {comparison}, but these two are unlike those photographs."
         if is_nearly_same:
