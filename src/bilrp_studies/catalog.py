@@ -111,12 +111,12 @@ def find_study(name: str) -> Study:
         raise InputError(
             f"no study {name!r}; there are {', '.join(known)}, or your own as package.module:STUDY"
         )
-    found = getattr(_import_module(module, name), attribute, None)
-    if not isinstance(found, Study):
+    result = getattr(_import_module(module, name), attribute, None)
+    if not isinstance(result, Study):
         raise InputError(
             f"{module!r} has no study {attribute!r}: give package.module:STUDY, made by bilrp_studies.Study"
         )
-    return found
+    return result
 
 
 def _import_module(module: str, name: str) -> object:

@@ -154,16 +154,16 @@ def shuffle_class_pairs(settings: ArenaSettings) -> list[tuple[Path, Path, str]]
 def list_photographs(data: Path) -> list[Path]:
     """Return the photographs that have an annotation."""
     folder = data / "pascal_voc"
-    found = [
+    result = [
         path
         for path in sorted((folder / "images").glob("*.jpg"))
         if (folder / "annotations" / f"{path.stem}.xml").is_file()
     ]
-    if len(found) < 3:
+    if len(result) < 3:
         raise InputError(
             f"{folder}: at least three photographs with annotations are needed (images, annotations)"
         )
-    return found
+    return result
 
 
 @cache

@@ -57,13 +57,11 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
         f"lower in {counts['lower']} and higher in {counts['higher']}."
     )
     if covering:
-        said = ", ".join(
+        sentence = ", ".join(
             f"{encoder} {by['more than every other']:.0%} ({by['every other']:.0%} with ties)"
             for encoder, by in covering.items()
         )
-        summary += (
-            f" Covering its three first findings lowers the score more than any other's on: {said} of pairs."
-        )
+        summary += f" Covering its three first findings lowers the score more than any other's on: {sentence} of pairs."
     return build_study_report(
         "Which method finds what is known to match?",
         summary,
@@ -105,7 +103,7 @@ def summarize_values(values: Values, settings: ArenaSettings) -> dict[tuple[str,
 
 def compare_methods(values: Values, settings: ArenaSettings) -> list[dict[str, Any]]:
     """Return the difference default − other with its interval, for every truth, measure and method: losses first."""
-    found = []
+    items = []
     for (encoder, truth), by_measure in values.items():
         if truth.startswith("warp: "):
             continue
@@ -119,13 +117,13 @@ def compare_methods(values: Values, settings: ArenaSettings) -> list[dict[str, A
                 difference = _interval([x - y for x, y in both], settings)
                 verdict = judge_difference(difference, len(ours))
                 means = [sum(group_means(each)) / len(each) for each in (ours, groups)]
-                found.append(
+                items.append(
                     {
                         "encoder": encoder, "truth": truth, "measure": measure, "other": method, "verdict": verdict,
                         "ours": means[0], "theirs": means[1], "difference": difference,
                     }
                 )  # fmt: skip
-    return sorted(found, key=lambda each: (VERDICTS.index(each["verdict"]), each["difference"]["mean"]))
+    return sorted(items, key=lambda each: (VERDICTS.index(each["verdict"]), each["difference"]["mean"]))
 
 
 def judge_difference(difference: Mapping[str, float], groups: int) -> str:
@@ -197,9 +195,9 @@ def _overview_table(
         both = [format_interval(by_method[name][each["measure"]]) for name in (OUR_METHOD, each["other"])]
         where = (each["encoder"], each["truth"], each["measure"])
         rows.append((*where, both[0], each["other"], both[1], each["verdict"]))
-    told = "Mean and 95 % interval. The verdict is by the interval of the difference on the same pairs."
+    caption = "Mean and 95 % interval. The verdict is by the interval of the difference on the same pairs."
     return Table(
-        ("encoder", "truth", "measure", "default", "best other", "its value", "default is"), rows, told
+        ("encoder", "truth", "measure", "default", "best other", "its value", "default is"), rows, caption
     )
 
 
@@ -214,21 +212,21 @@ def _comparison_table(comparisons: Sequence[Mapping[str, Any]], verdict: str) ->
         )
         for each in chosen
     ]  # fmt: skip
-    told = {
+    caption = {
         "behind": "The interval of the difference is below 0.",
         "lower": f"Lower, with fewer than {MIN_GROUPS} independent pairs.",
         "unclear": "Lower, but within chance.",
     }[verdict]
     return Table(
-        ("encoder", "truth", "measure", "other method", "default", "other", "difference"), rows, told
+        ("encoder", "truth", "measure", "other method", "default", "other", "difference"), rows, caption
     )
 
 
 def _covering_table(covering: Mapping[str, Mapping[str, float]]) -> Table:
     names = list(dict.fromkeys(name for by in covering.values() for name in by))
     rows = [(encoder, *(by.get(name) for name in names)) for encoder, by in covering.items()]
-    told = "Share of pairs whose score falls no less under the default's three first findings than under another's."
-    return Table(("encoder", *names), rows, told)
+    caption = "Share of pairs whose score falls no less under the default's three first findings than under another's."
+    return Table(("encoder", *names), rows, caption)
 
 
 def _truth_table(by_method: Mapping[str, Mapping[str, Any]]) -> Table:

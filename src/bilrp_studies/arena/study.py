@@ -78,10 +78,10 @@ def train_noun_encoder(settings: ArenaSettings, cache: Cache, bar: Progress) -> 
     data = settings.data / "stsb"
     texts = sts_data.select_noun_sentences(sts_data.read_pairs(data, "train"))
     test = sts_data.select_noun_sentences(sts_data.read_pairs(data, "dev"))[:2]
-    found = load_or_train(
+    result = load_or_train(
         pair, texts, [(test[0], test[1])], steps=settings.steps, seed=settings.seed, bar=bar, cache=cache
     )
-    return replace(found.encoder, similarity="dot")
+    return replace(result.encoder, similarity="dot")
 
 
 def measure_encoder(

@@ -55,8 +55,8 @@ def planted_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
         pairs = sts_data.plant_words(settings.planted, synonyms=synonyms)
         for number, (a, b) in enumerate(pairs):
             first, second = sts_data.SYNONYMS[number]
-            wanted = {first}, {second if synonyms else first}
-            yield _word_case(name, encoder, a, b, wanted, number)
+            expected = {first}, {second if synonyms else first}
+            yield _word_case(name, encoder, a, b, expected, number)
 
 
 def noun_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
@@ -73,11 +73,11 @@ def noun_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
 
 
 def _word_case(
-    name: str, encoder: Encoder, a: str, b: str, wanted: tuple[set[str], set[str]], group: int
+    name: str, encoder: Encoder, a: str, b: str, expected: tuple[set[str], set[str]], group: int
 ) -> Case:
     inside = [
         torch.tensor([float(word.lower() in words) for word in _words(encoder, text)[1]])
-        for text, words in zip((a, b), wanted, strict=True)
+        for text, words in zip((a, b), expected, strict=True)
     ]
     match = torch.outer(*inside)
     return Case(name, a, b, match, torch.ones_like(match), group, _word_units(encoder, a, b))
@@ -142,7 +142,7 @@ def is_usable(pair: AlignedPair) -> bool:
 def read_aligned_pairs(path: Path) -> list[AlignedPair]:
     """Read the pairs of a file of iSTS (SemEval 2016, task 2): words, chunks and alignments."""
     text = path.read_text(encoding="utf-8", errors="replace")
-    found = []
+    items = []
     for block in re.findall(r"<sentence .*?</sentence>", text, flags=re.DOTALL):
         source, translation, alignment = (
             (re.search(rf"<{tag}>(.*?)</{tag}>", block, flags=re.DOTALL) or [None, ""])[1] or ""
@@ -163,10 +163,10 @@ def read_aligned_pairs(path: Path) -> list[AlignedPair]:
             for left, right, kind in links
             if not kind.startswith(UNMATCHED_TYPES) and left in chunks_a and right in chunks_b
         )
-        found.append(
+        items.append(
             AlignedPair(" ".join(words[0]), " ".join(words[1]), tuple(chunks_a), tuple(chunks_b), aligned)
         )
-    return found
+    return items
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -52,14 +52,14 @@ def measure(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str,
         left, right = (each.double() for each in case.units)
         relevance = left @ relevance @ right.T
     share = evaluation.relevance_share(relevance, case.match, mask=case.mask)
-    found = {
+    result = {
         "× chance": share.lift,
         "signed": share.signed,
         "hit": evaluation.hit_rate(relevance, case.match, mask=case.mask),
         "AUC": evaluation.roc_auc(relevance, case.match, mask=case.mask),
         "unattributed": safe_ratio(explanation.unattributed, explanation.score),
     }
-    return found | cover_findings(encoder, explanation, case) if case.cover else found
+    return result | cover_findings(encoder, explanation, case) if case.cover else result
 
 
 def cover_findings(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str, float]:

@@ -40,8 +40,8 @@ def run(
         items: Number of embeddings in the large collection.
         say: Called with the name of each stage before it starts.
     """
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory() as position:
+        folder = Path(position)
         files = write_crops(photograph, folder / "photographs", PHOTOGRAPH_COUNT)
         say("indexing")
         rate = time_indexing(encoder, files, folder, rounds=rounds)
@@ -62,16 +62,16 @@ def write_crops(photograph: Image.Image, folder: Path, count: int) -> list[Path]
         count: Number of crops.
     """
     folder.mkdir()
-    rng, made = np.random.default_rng(0), []
+    rng, built = np.random.default_rng(0), []
     for number in range(count):
         wide = int(rng.integers(photograph.width // 2, photograph.width))
         high = min(photograph.height, wide * 3 // 4)
         left, top = (
             int(rng.integers(0, most + 1)) for most in (photograph.width - wide, photograph.height - high)
         )
-        made.append(folder / f"{number:03}.jpg")
-        photograph.crop((left, top, left + wide, top + high)).resize((400, 300)).save(made[-1], quality=90)
-    return made
+        built.append(folder / f"{number:03}.jpg")
+        photograph.crop((left, top, left + wide, top + high)).resize((400, 300)).save(built[-1], quality=90)
+    return built
 
 
 def time_indexing(encoder: Encoder, files: list[Path], folder: Path, *, rounds: int) -> Measurement:
@@ -101,9 +101,9 @@ def time_indexing(encoder: Encoder, files: list[Path], folder: Path, *, rounds: 
         )
     (bare_wall, bare_worked), (wall, worked) = (np.min(times, axis=0) for times in (alone, index))
     ratio = float(bare_wall / wall)
-    said = f"{len(files) / wall:.1f} items a second, the encoder alone {len(files) / bare_wall:.1f}"
-    said += f"; by processor time {bare_worked / worked:.2f}"
-    return Measurement("indexing, of the encoder's own rate", ratio, "×", f"≥ 0.85; {said}")
+    text = f"{len(files) / wall:.1f} items a second, the encoder alone {len(files) / bare_wall:.1f}"
+    text += f"; by processor time {bare_worked / worked:.2f}"
+    return Measurement("indexing, of the encoder's own rate", ratio, "×", f"≥ 0.85; {text}")
 
 
 def time_stored_pair(collection: Collection, *, rounds: int) -> Measurement:
@@ -117,9 +117,9 @@ def time_stored_pair(collection: Collection, *, rounds: int) -> Measurement:
         ]
     )
     worked = times[..., 1]
-    told = f"≤ 3; {regions[0]} × {regions[1]} regions, reading included"
-    told += f"; of all times, processor: median {np.median(worked):.1f}, best {worked.min():.1f}"
-    return Measurement("a stored pair", float(np.median(times[..., 0].min(1))), "ms", told)
+    caption = f"≤ 3; {regions[0]} × {regions[1]} regions, reading included"
+    caption += f"; of all times, processor: median {np.median(worked):.1f}, best {worked.min():.1f}"
+    return Measurement("a stored pair", float(np.median(times[..., 0].min(1))), "ms", caption)
 
 
 def build_enlarged(collection: Collection, path: Path, count: int) -> Collection:
@@ -143,9 +143,9 @@ def build_enlarged(collection: Collection, path: Path, count: int) -> Collection
             for n, each in enumerate(mixed)
         ]
         tables.append_rows(str(path), tables.ITEMS_TABLE, rows, schema)
-    made = open(path, collection.encoder)
-    made.parts = collection.parts
-    return made
+    built = open(path, collection.encoder)
+    built.parts = collection.parts
+    return built
 
 
 def time_one_sided_map(collection: Collection, *, rounds: int) -> Measurement:
@@ -156,9 +156,9 @@ def time_one_sided_map(collection: Collection, *, rounds: int) -> Measurement:
     for _ in range(max(3, rounds)):
         plain.append(_measure_seconds(lambda: parts @ embeddings.T)[0])
         ours.append(_measure_seconds(lambda: collection.share(0))[0])
-    told = f"≤ 2; {len(parts)} regions, {1000 * min(ours):.0f} ms against {1000 * min(plain):.0f}"
+    caption = f"≤ 2; {len(parts)} regions, {1000 * min(ours):.0f} ms against {1000 * min(plain):.0f}"
     return Measurement(
-        f"a map against {len(collection)} items, of NumPy's product", min(ours) / min(plain), "×", told
+        f"a map against {len(collection)} items, of NumPy's product", min(ours) / min(plain), "×", caption
     )
 
 
@@ -169,8 +169,8 @@ def time_neighbours(collection: Collection) -> Iterator[Measurement]:
     with _without_resident_embeddings(collection):
         collection.nearest(0, 10)
         seconds, peak = measure_cost(lambda: collection.nearest(0, 10))
-    told = f"{1000 * seconds:.0f} ms, of {collection.width * len(collection) * 2 / 2**20:.0f} MB of halves"
-    yield Measurement("the same with none in memory: memory above the start", peak, "MB", told)
+    caption = f"{1000 * seconds:.0f} ms, of {collection.width * len(collection) * 2 / 2**20:.0f} MB of halves"
+    yield Measurement("the same with none in memory: memory above the start", peak, "MB", caption)
 
 
 @contextmanager

@@ -118,7 +118,7 @@ def _methods(encoder: Encoder, x: Tensor) -> dict[str, tuple[Timer, float]]:
     layers = list(next(module.children()).children())
     seeds = random_projection(PROJECTED_COORDINATES, module(x).numel(), like=x).reshape(-1, *module(x).shape)
     peak = torch.unravel_index(module(x).argmax(), module(x).shape)[1:]
-    place = int(peak[0]), int(peak[1]), int(peak[2])
+    position = int(peak[0]), int(peak[1]), int(peak[2])
     works: dict[str, tuple[Callable[[], object], float]] = {
         LOOP_NAME: (lambda: [run_lrp_pass(layers, x, seeds[m]) for m in range(4)], PROJECTED_COORDINATES / 4),
         "pull: 100 coordinates on one stored run (×5 of 20)": (
@@ -136,7 +136,7 @@ def _methods(encoder: Encoder, x: Tensor) -> dict[str, tuple[Timer, float]]:
         **{name: (partial(measure_cost, work), times) for name, (work, times) in works.items()},
         **{
             f"{name}: one pass for each of 100 coordinates (×100 of 1)": (
-                partial(_time_other_library, name, layers, x, place),
+                partial(_time_other_library, name, layers, x, position),
                 PROJECTED_COORDINATES,
             )
             for name in other_libraries.list_installed()
@@ -147,8 +147,8 @@ def _methods(encoder: Encoder, x: Tensor) -> dict[str, tuple[Timer, float]]:
 def _time_other_library(
     name: str, layers: list[nn.Module], x: Tensor, coordinate: other_libraries.Coordinate
 ) -> tuple[float, float]:
-    found = other_libraries.time_pass(name, layers, x, coordinate)
-    return found.seconds, found.peak_mb
+    result = other_libraries.time_pass(name, layers, x, coordinate)
+    return result.seconds, result.peak_mb
 
 
 def run_lrp_pass(layers: Iterable[nn.Module], x: Tensor, seed: Tensor) -> Tensor:
@@ -229,16 +229,16 @@ def _measure_growth(encoder: Encoder, log) -> Iterable[Growth]:
                 tape = encoder.record(x)
                 program = freeze(simplify(tape), resolve_composite(encoder, tape))
                 setting = PlanContext(program, grid(region)(x), program.result.numel())
-                made = Growth(
+                built = Growth(
                     size, region, setting.partition.count, plan.make_plan(setting).flops / 1e9, None, None
                 )
-            if made.regions <= MAX_TIMED_REGIONS:
+            if built.regions <= MAX_TIMED_REGIONS:
                 seconds, peak = measure_cost(
                     lambda x=x, region=region: decompose(encoder, x, regions=grid(region))
                 )
-                made = replace(made, seconds=seconds, peak_mb=peak)
-            log(f"{size} px, {region}×{region} regions: {made.gflop:.0f} GFLOP, {_format_seconds(made)}")
-            yield made
+                built = replace(built, seconds=seconds, peak_mb=peak)
+            log(f"{size} px, {region}×{region} regions: {built.gflop:.0f} GFLOP, {_format_seconds(built)}")
+            yield built
 
 
 def _format_seconds(growth: Growth) -> str:
@@ -269,29 +269,29 @@ def build_table(report: BenchmarkReport) -> Table:
     """Return the rows as a rich table."""
     from rich.table import Table
 
-    found = Table(title=f"VGG-16 layer 31, one image; a forward pass takes {report.forward_seconds:.3f} s")
+    result = Table(title=f"VGG-16 layer 31, one image; a forward pass takes {report.forward_seconds:.3f} s")
     for name in ("", "seconds", "of 100 forward passes", "faster than the loop", "peak MB"):
-        found.add_column(name, justify="left" if not name else "right")
+        result.add_column(name, justify="left" if not name else "right")
     for row in report.rows:
-        found.add_row(
+        result.add_row(
             row.name,
             f"{row.seconds:.2f}",
             f"{row.of_100_forwards:.2f}",
             f"{row.faster_than_loop:.1f}×",
             f"{row.peak_mb:.0f}",
         )
-    return found
+    return result
 
 
 def build_growth_table(report: BenchmarkReport) -> Table:
     """Return the growth of cost with image and region size as a rich table."""
     from rich.table import Table
 
-    found = Table(title="exact, by image and region size")
+    result = Table(title="exact, by image and region size")
     for name in ("image", "region", "regions", "GFLOP", "seconds", "peak MB"):
-        found.add_column(name, justify="right")
+        result.add_column(name, justify="right")
     for g in report.growth:
-        found.add_row(
+        result.add_row(
             f"{g.size} px",
             f"{g.region}²",
             str(g.regions),
@@ -299,19 +299,19 @@ def build_growth_table(report: BenchmarkReport) -> Table:
             _format_seconds(g),
             "–" if g.peak_mb is None else f"{g.peak_mb:.0f}",
         )
-    return found
+    return result
 
 
 def build_collection_table(ratios: Iterable[Measurement]) -> Table:
     """Return the measurements of a collection as a rich table."""
     from rich.table import Table
 
-    found = Table(title="a collection")
+    result = Table(title="a collection")
     for name in ("", "measured", "goal"):
-        found.add_column(name, justify="right" if name == "measured" else "left")
+        result.add_column(name, justify="right" if name == "measured" else "left")
     for each in ratios:
-        found.add_row(each.name, f"{each.value:.2f} {each.unit}", each.note)
-    return found
+        result.add_row(each.name, f"{each.value:.2f} {each.unit}", each.note)
+    return result
 
 
 def write_report(report: BenchmarkReport, folder: Path) -> list[Path]:

@@ -91,10 +91,10 @@ def main(folder: str) -> None:
     one = PASS_BUILDERS[about["library"]](net.eval(), (channel, row, column))
     with torch.no_grad():
         net(x)  # warm-up: torch's one-time initialisation is not part of the measurement
-    found: list[Tensor] = []
-    seconds, peak = measure_cost(lambda: found.append(one(x)))
+    result: list[Tensor] = []
+    seconds, peak = measure_cost(lambda: result.append(one(x)))
     words = {"kind": "answer", "seconds": repr(seconds), "peak_mb": repr(peak)}
-    store.write(Path(folder) / ANSWER_FILE, {"relevance": found[0]}, words)
+    store.write(Path(folder) / ANSWER_FILE, {"relevance": result[0]}, words)
 
 
 def _describe_layer(layer: nn.Module) -> list[Any]:
@@ -124,11 +124,11 @@ def import_zennit() -> Any:
 
     zennit's __init__ imports torchvision, which fails to import with a CPU-only torch and which the rules do not need.
     """
-    found = importlib.util.find_spec("zennit")
-    if found is None or found.submodule_search_locations is None:
+    result = importlib.util.find_spec("zennit")
+    if result is None or result.submodule_search_locations is None:
         raise ImportError("zennit is not installed: pip install --no-deps zennit")
     package = types.ModuleType("zennit")
-    package.__path__, package.__spec__ = list(found.submodule_search_locations), found
+    package.__path__, package.__spec__ = list(result.submodule_search_locations), result
     sys.modules["zennit"] = package
     for part in ("rules", "composites"):
         setattr(package, part, importlib.import_module(f"zennit.{part}"))

@@ -63,19 +63,19 @@ def build_table(rows: tuple[Cost, ...], text: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    found = Table(title=Text(text))
+    result = Table(title=Text(text))
     for name in (
         "",
         "multiplications, in forward passes",
         "processor time, in forward passes",
         "of bilrp's time",
     ):
-        found.add_column(name, justify="left" if not name else "right")
+        result.add_column(name, justify="left" if not name else "right")
     for row in rows:
-        found.add_row(
+        result.add_row(
             row.name, f"{row.relative_flops:.1f}", f"{row.relative_cpu_time:.1f}", f"{row.slowdown:.1f}×"
         )
-    return found
+    return result
 
 
 def _methods(encoder: Encoder, text: str) -> dict[str, tuple[Callable[[], object], float]]:

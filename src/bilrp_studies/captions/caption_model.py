@@ -164,8 +164,8 @@ class CaptionModel:
 
     def embed_captions(self, captions: Sequence[str]) -> Tensor:
         """Return the embeddings of captions of any lengths."""
-        ids, kept = tokenize(captions)
-        return self.text_encoder(self.text_encoder.token_embedding(ids), kept)
+        ids, stored = tokenize(captions)
+        return self.text_encoder(self.text_encoder.token_embedding(ids), stored)
 
 
 def tokenize(captions: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -181,11 +181,11 @@ def tokenize(captions: Sequence[str]) -> tuple[Tensor, Tensor]:
     if longest > MAX_CAPTION_WORDS or not all(split):
         raise InputError(f"a caption has from one to {MAX_CAPTION_WORDS} words")
     ids = torch.zeros(len(split), longest, dtype=torch.long)
-    kept = torch.zeros(len(split), longest, dtype=torch.bool)
+    stored = torch.zeros(len(split), longest, dtype=torch.bool)
     for row, words in enumerate(split):
         ids[row, : len(words)] = torch.tensor([VOCABULARY.index(word) for word in words])
-        kept[row, : len(words)] = True
-    return ids, kept
+        stored[row, : len(words)] = True
+    return ids, stored
 
 
 def init_model(seed: int) -> CaptionModel:
@@ -207,20 +207,20 @@ def load_or_train(*, steps: int, seed: int, cache: Cache, bar: Progress) -> Capt
         bar: Progress bar of the training.
     """
     model = init_model(seed)
-    towers = {"pictures": model.image_encoder, "captions": model.text_encoder}
-    start = [hash_weights(tower) for tower in towers.values()]
+    dual_encoder = {"pictures": model.image_encoder, "captions": model.text_encoder}
+    start = [hash_weights(tower) for tower in dual_encoder.values()]
     key = compute_key(
         "captions",
         {"start": start, "steps": steps, "seed": seed, "batch": BATCH_SCENES, "version": CACHE_VERSION},
     )
-    found = cache.get(CACHE_KIND, key)
-    if found is None:
+    response = cache.get(CACHE_KIND, key)
+    if response is None:
         train(model, draw_batches(seed, steps), steps, bar)
-        learnt = {f"{n}.{k}": v for n, tower in towers.items() for k, v in tower.state_dict().items()}
+        learnt = {f"{n}.{k}": v for n, tower in dual_encoder.items() for k, v in tower.state_dict().items()}
         cache.put(CACHE_KIND, key, learnt)
     else:
-        for name, tower in towers.items():
-            tower.load_state_dict({k: found[0][f"{name}.{k}"] for k in tower.state_dict()})
+        for name, tower in dual_encoder.items():
+            tower.load_state_dict({k: response[0][f"{name}.{k}"] for k in tower.state_dict()})
     return model
 
 
@@ -289,11 +289,11 @@ def contrastive_loss(model: CaptionModel, batch: Sequence[Scene]) -> Tensor:
 def match_captions(batch: Sequence[Scene]) -> Tensor:
     """Return the matrix [scene, caption]: True where the scene contains every object that the caption names."""
 
-    def marked(things: Sequence[Any]) -> Tensor:
-        marks = torch.zeros(len(COLORS) * len(SHAPES))
-        for thing in things:
-            marks[list(COLORS).index(thing.color) * len(SHAPES) + SHAPES.index(thing.shape)] = 1
-        return marks
+    def marked(items: Sequence[Any]) -> Tensor:
+        special_tokens = torch.zeros(len(COLORS) * len(SHAPES))
+        for item in items:
+            special_tokens[list(COLORS).index(item.color) * len(SHAPES) + SHAPES.index(item.shape)] = 1
+        return special_tokens
 
     there = torch.stack([marked(scene.objects) for scene in batch])
     named = torch.stack([marked(scene.named_objects) for scene in batch])

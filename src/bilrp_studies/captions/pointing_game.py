@@ -45,8 +45,8 @@ def score_pointing(relevance: Relevance, scene: Scene) -> tuple[float, float]:
     An object whose words have no positive relevance counts as a miss.
     """
     hits, shares = [], []
-    for values, thing in zip(sum_by_object(relevance.double(), scene), scene.named_objects, strict=True):
-        inside, positive = patches_in_box(thing.box), values.clamp(min=0)
+    for values, item in zip(sum_by_object(relevance.double(), scene), scene.named_objects, strict=True):
+        inside, positive = patches_in_box(item.box), values.clamp(min=0)
         total = float(positive.sum())
         hits.append(float(inside[values.argmax()]) if total else 0.0)
         shares.append(float(positive[inside].sum()) / total if total else 0.0)
@@ -62,7 +62,7 @@ def score_scene(methods: Sequence[Method], model: CaptionModel, scene: Scene) ->
         scene: The scene, explained with its own caption.
     """
     row: Row = {method.name: score_pointing(method.explain(model, scene), scene) for method in methods}
-    area = sum(float(patches_in_box(thing.box).double().mean()) for thing in scene.named_objects) / len(
+    area = sum(float(patches_in_box(item.box).double().mean()) for item in scene.named_objects) / len(
         scene.named_objects
     )
     return {**row, CHANCE: (area, area)}

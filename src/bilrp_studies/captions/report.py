@@ -50,7 +50,7 @@ def build_report(
     """
     values = {
         measure: {
-            game: {count: collect_values(found, which) for count, found in by_count.items()}
+            game: {count: collect_values(result, which) for count, result in by_count.items()}
             for game, by_count in rows.items()
         }
         for which, measure in enumerate(MEASURES)
@@ -58,8 +58,8 @@ def build_report(
     means = {
         measure: {
             game: {
-                count: {name: bootstrap_mean(each, seed=settings.seed) for name, each in found.items()}
-                for count, found in by_count.items()
+                count: {name: bootstrap_mean(each, seed=settings.seed) for name, each in result.items()}
+                for count, result in by_count.items()
             }
             for game, by_count in games.items()
         }
@@ -69,8 +69,8 @@ def build_report(
         row
         for measure, games in values.items()
         for game, by_count in games.items()
-        for count, found in by_count.items()
-        for row in compare_with_others(found, measure=measure, game=game, count=count, seed=settings.seed)
+        for count, result in by_count.items()
+        for row in compare_with_others(result, measure=measure, game=game, count=count, seed=settings.seed)
     ]
     names = [method.name for method in methods]
     sections = {
@@ -159,7 +159,7 @@ def _describe_losses(comparisons: Sequence[Mapping[str, Any]]) -> str:
             f"{-row['better']:.2f} ({GAMES[row['game']].lower()}, {row['objects']})"
         )
     named = "; ".join(f"{name} by {join_words(each)}" for name, each in by_method.items())
-    said = f"It loses clearly to {named}." if lost else "No method is clearly better in any of them."
+    text = f"It loses clearly to {named}." if lost else "No method is clearly better in any of them."
     ahead = sorted({row["method"] for row in behind})
     close = f" Within chance, it is behind in {len(behind)}, to {join_words(ahead)}." if behind else ""
     shares = [row for row in comparisons if row["measure"] == "share"]
@@ -171,7 +171,7 @@ def _describe_losses(comparisons: Sequence[Mapping[str, Any]]) -> str:
         if less
         else ""
     )
-    return f"Of {len(played)} comparisons with other methods it is clearly better in {better}. {said}{close}{share}"
+    return f"Of {len(played)} comparisons with other methods it is clearly better in {better}. {text}{close}{share}"
 
 
 def _describe_untrained(retrieval: RetrievalResult) -> str:
@@ -183,7 +183,7 @@ def _describe_untrained(retrieval: RetrievalResult) -> str:
 
 
 def _describe_retrieval(retrieval: RetrievalResult) -> str:
-    said = (
+    text = (
         f"{100 * retrieval.accuracy:.0f} % of {retrieval.scene_count} new scenes find their own caption "
         f"among {retrieval.caption_count} "
         f"different ones (chance: {100 / retrieval.caption_count:.1f} %). Given a caption and the same with "
@@ -192,7 +192,7 @@ def _describe_retrieval(retrieval: RetrievalResult) -> str:
         f"{100 * retrieval.relation_accuracy:.0f} % "
         "(chance: 50 %)."
     )
-    return said if retrieval.is_trained else f"{_describe_untrained(retrieval)} {said}"
+    return text if retrieval.is_trained else f"{_describe_untrained(retrieval)} {text}"
 
 
 def _retrieval_table(retrieval: RetrievalResult) -> Table:
@@ -207,9 +207,9 @@ def _retrieval_table(retrieval: RetrievalResult) -> Table:
 def _pictures(model: CaptionModel, scenes: Sequence[Scene]) -> list[Picture]:
     pictures = []
     for number, scene in enumerate(scenes, 1):
-        found = explain(model.dual_encoder, scene, scene.caption, similarity="dot")
+        explanation = explain(model.dual_encoder, scene, scene.caption, similarity="dot")
         caption = f"“{scene.caption}”: what in the scene goes with which words, by {OUR_METHOD}."
-        pictures.append(Picture(f"scene-{number}.png", plot(found), caption))
+        pictures.append(Picture(f"scene-{number}.png", plot(explanation), caption))
     return pictures
 
 
@@ -268,10 +268,10 @@ def _figure(means: Means, names: Sequence[str]) -> Picture:
     shades = ("#b2182b", "#2166ac", "#1b7837", "#e08214", "#762a83", "#878787", "#bababa")
     for axis, (game, title) in zip(axes, GAMES.items(), strict=True):
         by_count = means["pointing"][game]
-        for place, name in enumerate((*names, CHANCE)):
-            at = [count + 0.05 * (place - len(names) / 2) for count in by_count]
+        for position, name in enumerate((*names, CHANCE)):
+            at = [count + 0.05 * (position - len(names) / 2) for count in by_count]
             mean, low, high = zip(*(by_count[count][name] for count in by_count), strict=True)
-            ours, colour = name == OUR_METHOD, "#111111" if name == CHANCE else shades[place % len(shades)]
+            ours, colour = name == OUR_METHOD, "#111111" if name == CHANCE else shades[position % len(shades)]
             axis.plot(
                 at, mean, ":" if name == CHANCE else "-", color=colour, lw=2.2 if ours else 1.1, label=name
             )

@@ -43,7 +43,7 @@ def evaluate_retrieval(model: CaptionModel, count: int, seed: int) -> RetrievalR
     captions = list(dict.fromkeys(scene.caption for scene in scenes))
     seen, texts = model.image_encoder(stack_pixels(scenes)), model.embed_captions(captions)
     best = (seen @ texts.T).argmax(1).tolist()
-    right = [captions[place] == scene.caption for place, scene in zip(best, scenes, strict=True)]
+    right = [captions[position] == scene.caption for position, scene in zip(best, scenes, strict=True)]
     by_objects = tuple(
         float(np.mean([hit for hit, n in zip(right, numbers, strict=True) if n == each]))
         for each in range(1, min(MAX_OBJECTS, count) + 1)
@@ -51,7 +51,7 @@ def evaluate_retrieval(model: CaptionModel, count: int, seed: int) -> RetrievalR
     several = [k for k, n in enumerate(numbers) if n > 1]
     own = model.embed_captions([scenes[k].caption for k in several])
     turned = model.embed_captions([reverse_relations(scenes[k].caption) for k in several])
-    told = ((own - turned) * seen[several]).sum(1) > 0
+    caption = ((own - turned) * seen[several]).sum(1) > 0
     return RetrievalResult(
-        float(np.mean(right)), by_objects, count, len(captions), float(told.double().mean())
+        float(np.mean(right)), by_objects, count, len(captions), float(caption.double().mean())
     )

@@ -75,10 +75,10 @@ def caption_words(objects: Sequence[SceneObject]) -> list[tuple[str, int | None]
     (['a', 'red', 'circle', 'left', 'of', 'a', 'blue', 'square'], [None, 0, 0])
     """
     words: list[tuple[str, int | None]] = []
-    for number, thing in enumerate(objects):
+    for number, item in enumerate(objects):
         if number:
-            words += [(word, None) for word in describe_relation(objects[number - 1], thing).split()]
-        words += [("a", None), (thing.color, number), (thing.shape, number)]
+            words += [(word, None) for word in describe_relation(objects[number - 1], item).split()]
+        words += [("a", None), (item.color, number), (item.shape, number)]
     return words
 
 
@@ -117,17 +117,17 @@ def draw_scene(
     boxes = _draw_boxes(generator, object_count)
     colors = colors or generator.permutation(list(COLORS))[:object_count].tolist()
     shapes = generator.permutation(SHAPES)[:object_count].tolist()
-    things = tuple(SceneObject(*each) for each in zip(colors, shapes, boxes, strict=True))
+    items = tuple(SceneObject(*each) for each in zip(colors, shapes, boxes, strict=True))
     order = generator.permutation(object_count)[:named_count].tolist()
     # a random grey with noise for each scene, so that the background is not exactly zero
     ground = generator.uniform(0.25, 0.75)
     pixels = np.full((SCENE_PIXELS, SCENE_PIXELS, 3), ground, np.float32)
-    for thing in things:
-        top, left, bottom, right = thing.box
-        pixels[top:bottom, left:right][shape_mask(thing.shape, bottom - top)] = COLORS[thing.color]
+    for item in items:
+        top, left, bottom, right = item.box
+        pixels[top:bottom, left:right][shape_mask(item.shape, bottom - top)] = COLORS[item.color]
     pixels += 0.04 * generator.standard_normal(pixels.shape, np.float32)
     drawn = (pixels.clip(0, 1) * 255).round().astype(np.uint8)
-    return Scene(drawn, things, tuple(things[number] for number in order))
+    return Scene(drawn, items, tuple(items[number] for number in order))
 
 
 @cache

@@ -53,8 +53,8 @@ def bench(
     if only not in (None, "decomposition", "collection"):
         raise InputError(f"--only {only}: decomposition or collection")
     if text is not None:
-        said = image or sentence.DEFAULT_TEXT
-        Console().print(sentence.build_table(sentence.run(load(text), said, rounds=rounds), said))
+        sentences = image or sentence.DEFAULT_TEXT
+        Console().print(sentence.build_table(sentence.run(load(text), sentences, rounds=rounds), sentences))
         return
     chosen = load("vgg16:31", weights=weights, progress=sys.stderr.isatty())
     photograph = image or load_stereo_pair()[0]

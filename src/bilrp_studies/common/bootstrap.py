@@ -21,10 +21,10 @@ def bootstrap_mean(
     >>> bootstrap_mean([1.0, 1.0, 1.0])
     (1.0, 1.0, 1.0)
     """
-    found = torch.tensor(values, dtype=torch.float64)
+    result = torch.tensor(values, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
-    means = found[torch.randint(len(found), (resamples, len(found)), generator=generator)].mean(1)
-    return float(found.mean()), *percentile_interval(means.numpy())
+    means = result[torch.randint(len(result), (resamples, len(result)), generator=generator)].mean(1)
+    return float(result.mean()), *percentile_interval(means.numpy())
 
 
 def block_bootstrap_mean(

@@ -71,7 +71,7 @@ def read_classes(
     'Ada'
     """
     folder = require_folder(folder)
-    kept, skipped, sizes = [], [], Counter()
+    stored, skipped, sizes = [], [], Counter()
     for path in _list_files(folder):
         name = path.relative_to(folder).as_posix()
         if path.suffix.lower() not in images.SUFFIXES:
@@ -81,22 +81,22 @@ def read_classes(
         else:
             pixels = _read_image(path, name, skipped, sizes, size=size, crop=crop)
             if pixels is not None:
-                kept.append(LabeledImage(name, name.split("/")[0], pixels))
+                stored.append(LabeledImage(name, name.split("/")[0], pixels))
         advance()
-    counts = Counter(item.label for item in kept)
+    counts = Counter(item.label for item in stored)
     lonely = {label for label, n in counts.items() if n < 2}
     skipped += [
         SkippedFile(item.name, "the only readable picture of its class: two are needed, one for each half")
-        for item in kept
+        for item in stored
         if item.label in lonely
     ]
-    kept = [item for item in kept if item.label not in lonely]
-    if len({item.label for item in kept}) < 2:
+    stored = [item for item in stored if item.label not in lonely]
+    if len({item.label for item in stored}) < 2:
         raise InputError(
             f"{folder}: two classes with at least two readable images each are needed (folder/<class>/*.jpg), "
-            f"found {len({item.label for item in kept})}{_first_skipped(skipped)}"
+            f"found {len({item.label for item in stored})}{_first_skipped(skipped)}"
         )
-    return FolderContents(tuple(kept), tuple(skipped), _size_notes(sizes, size))
+    return FolderContents(tuple(stored), tuple(skipped), _size_notes(sizes, size))
 
 
 def read_clips(
@@ -120,7 +120,7 @@ def read_clips(
     (24, 128, 128, 3)
     """
     folder = require_folder(folder)
-    made, skipped, notes, sizes = [], [], [], Counter()
+    built, skipped, notes, sizes = [], [], [], Counter()
     for name, paths in _list_clips(folder, skipped):
         if len(paths) == 1 and paths[0].suffix.lower() in VIDEO_SUFFIXES:
             frames, names = _read_video(
@@ -139,15 +139,15 @@ def read_clips(
                     names.append(path.name)
         advance()
         if len(frames) >= 2:
-            made.append(Clip(name, np.stack(frames), tuple(names)))
+            built.append(Clip(name, np.stack(frames), tuple(names)))
         elif frames:
             skipped.append(SkippedFile(name, "a clip with one readable frame: two are needed to compare"))
-    if not made:
+    if not built:
         raise InputError(
             f"{folder}: no clips; a clip is a folder of at least two frames (folder/<action>/<clip>/*.jpg) "
             f"or a video file{_first_skipped(skipped)}"
         )
-    return FolderContents(tuple(made), tuple(skipped), (*notes, *_size_notes(sizes, size)))
+    return FolderContents(tuple(built), tuple(skipped), (*notes, *_size_notes(sizes, size)))
 
 
 def read_stills(folder: str | Path, *, size: int, crop: float = 1.0) -> FolderContents:
@@ -164,7 +164,7 @@ def read_stills(folder: str | Path, *, size: int, crop: float = 1.0) -> FolderCo
     else:
         folder = require_folder(folder)
         paths = _list_files(folder)
-    kept, skipped, sizes = [], [], Counter()
+    stored, skipped, sizes = [], [], Counter()
     for path in paths:
         name = path.relative_to(folder).as_posix()
         if path.suffix.lower() not in images.SUFFIXES:
@@ -172,10 +172,10 @@ def read_stills(folder: str | Path, *, size: int, crop: float = 1.0) -> FolderCo
             continue
         pixels = _read_image(path, name, skipped, sizes, size=size, crop=crop)
         if pixels is not None:
-            kept.append(LabeledImage(name, name, pixels))
-    if not kept:
+            stored.append(LabeledImage(name, name, pixels))
+    if not stored:
         raise InputError(f"{folder}: no readable images{_first_skipped(skipped)}")
-    return FolderContents(tuple(kept), tuple(skipped), _size_notes(sizes, size))
+    return FolderContents(tuple(stored), tuple(skipped), _size_notes(sizes, size))
 
 
 def crop_center(image: Image.Image, crop: float) -> Image.Image:
@@ -216,16 +216,16 @@ def require_folder(folder: str | Path) -> Path:
 
 def _list_files(folder: Path) -> list[Path]:
     """List all files under a folder except hidden ones, following symbolic links; each real folder is visited once."""
-    found, seen = [], set()
-    for place, inner, names in os.walk(folder, followlinks=True):
-        real = os.path.realpath(place)
+    result, seen = [], set()
+    for folder_path, inner, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(folder_path)
         if real in seen:  # a link to a parent folder would recurse forever
             inner.clear()
             continue
         seen.add(real)
         inner[:] = sorted(name for name in inner if not name.startswith("."))
-        found += [Path(place) / name for name in names if not name.startswith(".")]
-    return sorted(found, key=lambda p: natural_sort_key(p.relative_to(folder)))
+        result += [Path(folder_path) / name for name in names if not name.startswith(".")]
+    return sorted(result, key=lambda p: natural_sort_key(p.relative_to(folder)))
 
 
 def _list_clips(folder: Path, skipped: list[SkippedFile]) -> Iterator[tuple[str, Sequence[Path]]]:

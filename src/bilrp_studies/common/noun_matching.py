@@ -74,18 +74,18 @@ def load_or_train(
         json.dumps(texts),
         {"weights": hash_weights(module), "steps": steps, "seed": seed, "version": CACHE_VERSION},
     )
-    kept = cache.get(CACHE_KIND, key)
-    if kept is None or kept[0].keys() != learning.keys():
+    stored = cache.get(CACHE_KIND, key)
+    if stored is None or stored[0].keys() != learning.keys():
         _train(module, upper, head, inputs, steps=steps, seed=seed, bar=bar)
         cache.put(CACHE_KIND, key, {name: each.detach() for name, each in learning.items()})
     else:
         for name, each in learning.items():
-            each.data.copy_(kept[0][name])
+            each.data.copy_(stored[0][name])
     name = f"{plain.name}, trained to match nouns"
-    found = replace(plain, module=module, name=name)
+    result = replace(plain, module=module, name=name)
     with_positions = SentenceModel(transformer, list(module.heads), summed.module.embedding_offset)
     return NounMatcher(
-        found, replace(summed, module=with_positions, name=name), _explained_variance(found, test)
+        result, replace(summed, module=with_positions, name=name), _explained_variance(result, test)
     )
 
 
@@ -149,11 +149,11 @@ def _explained_variance(encoder: Encoder, test: list[tuple[str, str]]) -> float:
             encoder.module(read_text(encoder, a).x)[0] @ encoder.module(read_text(encoder, b).x)[0]
             for a, b in test
         ]
-    wanted = torch.tensor(
+    expected = torch.tensor(
         [sts_data.count_matches(sts_data.split_words(a), sts_data.split_words(b)) for a, b in test]
     )
     return 1 - float(
-        (torch.stack(scores) - wanted).square().mean() / wanted.var(unbiased=False).clamp(min=1e-9)
+        (torch.stack(scores) - expected).square().mean() / expected.var(unbiased=False).clamp(min=1e-9)
     )
 
 

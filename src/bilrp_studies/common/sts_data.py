@@ -93,26 +93,26 @@ def choose_pairs(
         accepts: Further condition on each sentence.
     """
     order = random.Random(seed).sample(pairs, len(pairs))
-    found: list[SentencePair] = []
+    result: list[SentencePair] = []
     seen: set[str] = set()
     for pair in order:
         texts = pair.a, pair.b
         sized = all(word_range[0] <= len(split_words(text)) <= word_range[1] for text in texts)
         fresh = pair.a != pair.b and not seen.intersection(texts)
         if (
-            len(found) < count
+            len(result) < count
             and sized
             and fresh
             and pair.score >= MIN_HUMAN_SCORE
             and all(map(accepts, texts))
         ):
-            found.append(pair)
+            result.append(pair)
             seen.update(texts)
-    if len(found) < 2:
+    if len(result) < 2:
         raise InputError(
             f"fewer than two pairs of sentences of {word_range[0]} to {word_range[1]} words: give more data"
         )
-    return found
+    return result
 
 
 def plant_words(count: int, *, synonyms: bool) -> list[tuple[str, str]]:
@@ -121,23 +121,23 @@ def plant_words(count: int, *, synonyms: bool) -> list[tuple[str, str]]:
     >>> plant_words(1, synonyms=True)[0][1]
     'Yesterday she wrote a long letter about the automobile.'
     """
-    found = []
+    items = []
     for number, (word, other) in enumerate(SYNONYMS[:count]):
         left = CARRIER_SENTENCES[number % len(CARRIER_SENTENCES)][0]
         right = CARRIER_SENTENCES[(number // len(CARRIER_SENTENCES) + 2 * number) % len(CARRIER_SENTENCES)][1]
-        found.append((left.format(word), right.format(other if synonyms else word)))
-    return found
+        items.append((left.format(word), right.format(other if synonyms else word)))
+    return items
 
 
 def select_noun_sentences(pairs: list[SentencePair]) -> list[str]:
     """Return the distinct sentences of 4 to 12 words that contain a noun of the list."""
     texts = {text for pair in pairs for text in (pair.a, pair.b)}
-    found = sorted(
+    result = sorted(
         text for text in texts if SHORT_WORDS[0] <= len(split_words(text)) <= 12 and find_nouns(text)
     )
-    if len(found) < 2:
+    if len(result) < 2:
         raise InputError("fewer than two sentences with nouns to match: give more data")
-    return found
+    return result
 
 
 def draw_partners(texts: list[str], count: int, rng: random.Random) -> list[tuple[str, str]]:
@@ -152,13 +152,13 @@ def draw_partners(texts: list[str], count: int, rng: random.Random) -> list[tupl
     for text in texts:
         for noun in find_nouns(text):
             by_noun.setdefault(noun, []).append(text)
-    found = []
+    items = []
     for _ in range(count):
         a = rng.choice(texts)
         pool = texts if rng.random() < 1 / 3 else by_noun[rng.choice(sorted(find_nouns(a)))]
         others = [text for text in pool if text != a] or [text for text in texts if text != a]
-        found.append((a, rng.choice(others)))
-    return found
+        items.append((a, rng.choice(others)))
+    return items
 
 
 def find_nouns(text: str) -> set[str]:

@@ -112,10 +112,10 @@ def _check_bounds(name: str, number: Any, bounds: Mapping[str, Any]) -> None:
     ):
         return
     if least is not None and most is not None:
-        wanted = f"numbers from {least:g} to {most:g}"
+        expected = f"numbers from {least:g} to {most:g}"
     else:
-        wanted = f"at least {least:g}" if least is not None else f"at most {most:g}"
-    raise InputError(f"{flag_name(name)} {number}: give {wanted}")
+        expected = f"at least {least:g}" if least is not None else f"at most {most:g}"
+    raise InputError(f"{flag_name(name)} {number}: give {expected}")
 
 
 @dataclass(frozen=True)

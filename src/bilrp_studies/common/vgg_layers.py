@@ -68,8 +68,8 @@ def load_layered_vgg(
     if not chosen:
         raise InputError("name at least one layer, for example 17,31")
     encoder = vgg.vgg16(chosen[-1], weights=weights, size=None, progress=progress)
-    kept = Cache(None if cache_folder is None else Path(cache_folder))
-    return LayeredVGG(encoder, chosen, hash_weights(encoder.module), kept)  # type: ignore[arg-type]
+    stored = Cache(None if cache_folder is None else Path(cache_folder))
+    return LayeredVGG(encoder, chosen, hash_weights(encoder.module), stored)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,8 +102,8 @@ def compute_features(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Pro
 
     def made(i: int) -> dict[str, Tensor]:
         # A batch of one: results would otherwise depend on the batch by rounding, and recomputation would differ.
-        found = compute_activations(model, model.to_input(pictures[i]))
-        tensors = {str(layer): to_half_if_safe(values[0]) for layer, values in found.items()}
+        result = compute_activations(model, model.to_input(pictures[i]))
+        tensors = {str(layer): to_half_if_safe(values[0]) for layer, values in result.items()}
         model.cache.put("features", keys[i], tensors)
         return tensors
 
@@ -126,12 +126,12 @@ def compute_features(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Pro
 @torch.inference_mode()
 def compute_activations(model: LayeredVGG, batch: Tensor) -> dict[int, Tensor]:
     """Return the flattened activations of a batch at every layer, from one forward pass."""
-    found, values = {}, batch
+    result, values = {}, batch
     for number, module in enumerate(model.network, start=1):
         values = module(values)
         if number in model.layers:
-            found[number] = values.flatten(1).clone()  # the next module may be in-place
-    return found
+            result[number] = values.flatten(1).clone()  # the next module may be in-place
+    return result
 
 
 def to_half_if_safe(values: Tensor) -> Tensor:
@@ -181,11 +181,11 @@ def compute_grams(model: LayeredVGG, pictures: Sequence[np.ndarray], bar: Progre
         pictures: uint8 images (H, W, 3).
         bar: Progress bar.
     """
-    found = compute_features(model, pictures, bar)
+    result = compute_features(model, pictures, bar)
     bar.start("similarities", len(model.layers))
     matrices = {}
     for layer in model.layers:
-        matrices[layer] = compute_gram(model, found, layer)
+        matrices[layer] = compute_gram(model, result, layer)
         bar.advance()
     return matrices
 
@@ -207,20 +207,22 @@ def decompose_layers(
         layers: Layers to decompose; None for all layers of the model.
         project: Number of random projection dimensions; None is exact.
     """
-    wanted = tuple(model.layers if layers is None else layers)
-    keys = {layer: _cache_key(model, pixels, layer, regions, project) for layer in wanted}
-    found: dict[int, Decomposition] = {}
-    for layer in wanted:
+    expected = tuple(model.layers if layers is None else layers)
+    keys = {layer: _cache_key(model, pixels, layer, regions, project) for layer in expected}
+    result: dict[int, Decomposition] = {}
+    for layer in expected:
         earlier = load_decomposition(model.cache, keys[layer])
         if earlier is not None:
-            found[layer] = earlier
-    missing = [layer for layer in wanted if layer not in found]
+            result[layer] = earlier
+    missing = [layer for layer in expected if layer not in result]
     if missing:
-        made = decompose_in_one_pass(model, model.to_input(pixels), missing, regions=regions, project=project)
-        for layer, decomposition in made.items():
+        built = decompose_in_one_pass(
+            model, model.to_input(pixels), missing, regions=regions, project=project
+        )
+        for layer, decomposition in built.items():
             save_decomposition(model.cache, keys[layer], decomposition)
-            found[layer] = decomposition
-    return {layer: found[layer] for layer in wanted}
+            result[layer] = decomposition
+    return {layer: result[layer] for layer in expected}
 
 
 def is_cached(model: LayeredVGG, pixels: np.ndarray, *, regions: int, project: int | None = None) -> bool:
@@ -247,14 +249,14 @@ def explain_layers(
     for pixels in (a, b):
         if not is_cached(model, pixels, regions=regions, project=project) and model.cache.folder is not None:
             decompose_layers(model, pixels, regions=regions, project=project)
-    found = {}
+    by_name = {}
     for layer in model.layers:
         left, right = (
             decompose_layers(model, pixels, regions=regions, layers=[layer], project=project)[layer]
             for pixels in (a, b)
         )
-        found[layer] = drop_parts(bilrp.pair(left, right, similarity="dot"))
-    return found
+        by_name[layer] = drop_parts(bilrp.pair(left, right, similarity="dot"))
+    return by_name
 
 
 def drop_parts(explanation: Explanation) -> Explanation:

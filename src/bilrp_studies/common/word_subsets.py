@@ -49,9 +49,11 @@ class StudySentence:
     @cached_property
     def word_of_token(self) -> Tensor:
         """Index of the word that each token belongs to; −1 for special tokens."""
-        place = {region: word for word, region in enumerate(self.words)}
+        position = {region: word for word, region in enumerate(self.words)}
         assert isinstance(self.encoder_input.regions, Regions)
-        return torch.tensor([place.get(int(label), -1) for label in self.encoder_input.regions.labels[:, 0]])
+        return torch.tensor(
+            [position.get(int(label), -1) for label in self.encoder_input.regions.labels[:, 0]]
+        )
 
     @cached_property
     def embedding(self) -> Float[Tensor, " h"]:
@@ -70,40 +72,40 @@ class StudySentence:
         """Embed subsets in batches of equal token count."""
         tokens = torch.where(self.word_of_token >= 0, subsets[:, self.word_of_token.clamp(min=0)], True)
         sizes = tokens.sum(1)
-        found: dict[int, Tensor] = {}
+        result: dict[int, Tensor] = {}
         with torch.no_grad():
             for size in sizes.unique():
                 rows = (sizes == size).nonzero()[:, 0]
                 for block in rows.split(BATCH_SUBSETS):
                     x = torch.stack([self.encoder_input.x[0][tokens[row]] for row in block])
-                    found |= dict(zip(block.tolist(), self.encoder.module(x), strict=True))
-        return torch.stack([found[row] for row in range(len(subsets))])
+                    result |= dict(zip(block.tolist(), self.encoder.module(x), strict=True))
+        return torch.stack([result[row] for row in range(len(subsets))])
 
     @cached_property
     def all_subsets(self) -> tuple[Bool[Tensor, "selections words"], Float[Tensor, "selections h"]]:
         """All 2ⁿ subsets of words (subset s keeps the words of its 1 bits), and their embeddings in float64."""
         count = len(self.words)
-        kept = (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1
-        return kept, self.embed(kept).double()
+        stored = (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1
+        return stored, self.embed(stored).double()
 
     def shapley_values(self) -> Float[Tensor, "words h"]:
         """Exact Shapley values of every coordinate: Σ_S |S|! (n−|S|−1)! / n! · (φ(S ∪ w) − φ(S)).
 
         ⟨φ, φ'⟩ is bilinear, so the product of two sentences' values is the exact value of each pair of words.
         """
-        kept, embedded = self.all_subsets
-        count = kept.shape[1]
-        sizes = kept.sum(1)
+        stored, embedded = self.all_subsets
+        count = stored.shape[1]
+        sizes = stored.sum(1)
         weights = torch.tensor(
             [math.factorial(k) * math.factorial(count - k - 1) / math.factorial(count) for k in range(count)],
             dtype=torch.float64,
         )
-        found = []
+        items = []
         for word in range(count):
-            without = (~kept[:, word]).nonzero()[:, 0]
+            without = (~stored[:, word]).nonzero()[:, 0]
             gain = embedded[without + 2**word] - embedded[without]
-            found.append(weights[sizes[without]] @ gain)
-        return torch.stack(found)
+            items.append(weights[sizes[without]] @ gain)
+        return torch.stack(items)
 
 
 def read_text(encoder: Encoder, text: str) -> Item:

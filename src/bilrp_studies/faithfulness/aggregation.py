@@ -46,8 +46,8 @@ def collect_results(rows: Sequence[Mapping[str, Any]], settings: FaithfulnessSet
     options = {"block": BLOCK_PAIRS, "resamples": settings.resamples, "seed": settings.seed}
 
     def values(layer: int, method: str, key: str) -> list[float] | None:
-        found = [row["layers"][str(layer)][method][key] for row in rows]
-        return None if any(v is None for v in found) else found
+        result = [row["layers"][str(layer)][method][key] for row in rows]
+        return None if any(v is None for v in result) else result
 
     randomised = [row["cascade"] for row in rows if "cascade" in row]
     table: dict[str, Any] = {}

@@ -42,9 +42,9 @@ def plot_results(results: Mapping[str, Any], settings: FaithfulnessSettings) -> 
     from matplotlib.figure import Figure
 
     names = method_titles(settings)
-    made = Figure(figsize=(9, 10.5), dpi=150, layout="constrained")
-    made.get_layout_engine().set(hspace=0.06, wspace=0.04)  # type: ignore[union-attr]
-    axes = made.subplots(-(-len(MEASURES) // 2), 2, sharey=True)
+    built = Figure(figsize=(9, 10.5), dpi=150, layout="constrained")
+    built.get_layout_engine().set(hspace=0.06, wspace=0.04)  # type: ignore[union-attr]
+    axes = built.subplots(-(-len(MEASURES) // 2), 2, sharey=True)
     for panel, measure in zip(axes.flat, MEASURES, strict=True):
         for row, method in enumerate(METHODS):
             _plot_intervals(panel, results, settings, measure, method, len(METHODS) - row)
@@ -63,10 +63,10 @@ def plot_results(results: Mapping[str, Any], settings: FaithfulnessSettings) -> 
         panel.set_axisbelow(True)
         panel.set_ylim(0.4, len(METHODS) + 0.6)
     axes[0, 0].set_yticks(range(len(METHODS), 0, -1), [names[m] for m in METHODS])
-    made.legend(
+    built.legend(
         handles=_legend(settings), loc="outside lower center", ncols=len(settings.layers), frameon=False
     )
-    return made
+    return built
 
 
 def _legend(settings: FaithfulnessSettings) -> list[Any]:

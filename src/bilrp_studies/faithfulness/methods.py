@@ -48,23 +48,23 @@ def decompose_sides(
         purpose: Varies the seed of the random method.
     """
     seed = derive_seed(x, settings, purpose)
-    found: dict[str, dict[int, SideParts]] = {}
-    for method, book in composites_by_method(encoder, settings).items():
-        made = decompose(
+    result: dict[str, dict[int, SideParts]] = {}
+    for method, composite in composites_by_method(encoder, settings).items():
+        decomposition = decompose(
             encoder,
             x,
             regions=grid(settings.regions),
-            composite=book,
+            composite=composite,
             project=settings.project,
             layers=settings.layers,
         )
-        found[method] = {layer: SideParts(d.parts, d.embedding, seed) for layer, d in made.items()}
+        result[method] = {layer: SideParts(d.parts, d.embedding, seed) for layer, d in decomposition.items()}
     squares = grid(settings.regions)(x).pool(x.square()[None]).T
     for method in MODEL_FREE_METHODS:
-        found[method] = {
-            layer: SideParts(squares, side.embedding, seed) for layer, side in found["bilrp"].items()
+        result[method] = {
+            layer: SideParts(squares, side.embedding, seed) for layer, side in result["bilrp"].items()
         }
-    return found
+    return result
 
 
 def derive_seed(x: Tensor, settings: FaithfulnessSettings, purpose: str) -> int:

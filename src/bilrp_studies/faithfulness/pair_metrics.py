@@ -92,9 +92,9 @@ def measure_pair(
     image, pasted = plant_patch(a.x, b.x, regions, seed=settings.seed + number)
     with_patch = context.decompose(image)
     curves = measure_curves(context, a, b, regions)
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    result: dict[str, dict[str, dict[str, float | None]]] = {}
     for layer in settings.layers:
-        found[str(layer)] = {}
+        result[str(layer)] = {}
         for method in METHODS:
             plain, noisy, blank = (
                 pair_relevance(method, getattr(a, form)[method][layer], getattr(b, form)[method][layer])
@@ -102,7 +102,7 @@ def measure_pair(
             )
             to_warp = pair_relevance(method, a.plain[method][layer], after[method][layer])
             to_patch = pair_relevance(method, a.plain[method][layer], with_patch[method][layer])
-            found[str(layer)][method] = {
+            result[str(layer)][method] = {
                 **conservation_measures(method, plain, a.plain[method][layer], b.plain[method][layer]),
                 **curves[method][layer],
                 **_share_measures("warp", evaluation.relevance_share(to_warp, match, mask=among)),
@@ -111,7 +111,7 @@ def measure_pair(
                 "stability": float(evaluation.cosine(noisy, plain).nan_to_num(0.0)),
             }
     chance = {"warp": float((match * among).sum() / among.sum()), "planted": float(pasted.mean())}
-    row = {"a": a.name, "b": b.name, "warp": kind, "chance": chance, "layers": found}
+    row = {"a": a.name, "b": b.name, "warp": kind, "chance": chance, "layers": result}
     if settings.cascade and number % settings.cascade == 0:
         row["cascade"] = measure_cascade(context, a, b)
     return row
@@ -153,8 +153,8 @@ def measure_curves(
     counts = torch.linspace(0, total, settings.steps + 1).round().long()
     blur = evaluation.blur_baseline(settings.regions + settings.regions // 2)
     pictures, blank = (a.x, b.x), (blur(a.x), blur(b.x))
-    whole, empty = (layer_dot_products(module, *both, settings.layers) for both in (pictures, blank))
-    found: dict[str, dict[int, dict[str, float]]] = {
+    full, empty = (layer_dot_products(module, *both, settings.layers) for both in (pictures, blank))
+    result: dict[str, dict[int, dict[str, float]]] = {
         method: {layer: {} for layer in settings.layers} for method in METHODS
     }
     orders = {"deletion": evaluation.removal_order, "insertion": evaluation.insertion_order}
@@ -163,14 +163,14 @@ def measure_curves(
         for key, order in orders.items():
             insert = key == "insertion"
             batches = [
-                evaluation.replace_regions(x, other, regions, place, counts[1:-1], insert=insert)
-                for x, other, place in zip(pictures, blank, order(table), strict=True)
+                evaluation.replace_regions(x, other, regions, position, counts[1:-1], insert=insert)
+                for x, other, position in zip(pictures, blank, order(table), strict=True)
             ]
-            start, end = (empty, whole) if insert else (whole, empty)
+            start, end = (empty, full) if insert else (full, empty)
             for layer, between in layer_dot_products(module, batches[0], batches[1], layers).items():
                 scores = torch.cat([start[layer], between, end[layer]])
-                found[method][layer][key] = evaluation.Curve(counts / total, scores, float(whole[layer])).area
-    return found
+                result[method][layer][key] = evaluation.Curve(counts / total, scores, float(full[layer])).area
+    return result
 
 
 def _layers_by_relevance(layers: Sequence[int]) -> Iterator[tuple[str, Sequence[int]]]:
@@ -191,13 +191,13 @@ def layer_dot_products(module: Any, a: Tensor, b: Tensor, layers: Sequence[int])
         b: Batch of second images, of the same size.
         layers: Layers, counted from 1.
     """
-    found, value = {}, torch.cat([a, b])
+    result, value = {}, torch.cat([a, b])
     for number, layer in enumerate(module.features[: max(layers)], start=1):
         value = layer(value)
         if number in layers:
             left, right = value.flatten(1).double().split([len(a), len(b)])
-            found[number] = (left * right).sum(1)
-    return found
+            result[number] = (left * right).sum(1)
+    return result
 
 
 def measure_cascade(
@@ -213,7 +213,7 @@ def measure_cascade(
         b: The second photograph.
     """
     settings = context.settings
-    found: dict[str, dict[str, dict[str, float]]] = {
+    result: dict[str, dict[str, dict[str, float]]] = {
         str(layer): {method: {} for method in METHODS} for layer in settings.layers
     }
     for block, (start, depth) in conv_blocks(context.encoder.module).items():
@@ -230,8 +230,8 @@ def measure_cascade(
             for method in METHODS:
                 before = pair_relevance(method, a.plain[method][layer], b.plain[method][layer])
                 after = pair_relevance(method, left[method][layer], right[method][layer])
-                found[str(layer)][method][str(block)] = abs(evaluation.rank_correlation(before, after))
-    return found
+                result[str(layer)][method][str(block)] = abs(evaluation.rank_correlation(before, after))
+    return result
 
 
 def conv_blocks(module: Any) -> dict[int, tuple[int, int]]:
@@ -239,8 +239,8 @@ def conv_blocks(module: Any) -> dict[int, tuple[int, int]]:
     layers = list(module.features)
     starts = [0, *(k + 1 for k, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d))]
     depths = [len(evaluation.list_weighted_modules(nn.ModuleList(layers[start:]))) for start in starts]
-    found = {k: pair for k, pair in enumerate(zip(starts, depths, strict=True), start=1) if pair[1]}
-    return dict(reversed(found.items()))
+    result = {k: pair for k, pair in enumerate(zip(starts, depths, strict=True), start=1) if pair[1]}
+    return dict(reversed(result.items()))
 
 
 def plant_patch(a: Tensor, b: Tensor, regions: Regions, *, seed: int) -> tuple[Tensor, Tensor]:
@@ -261,8 +261,8 @@ def plant_patch(a: Tensor, b: Tensor, regions: Regions, *, seed: int) -> tuple[T
     extent = [max(1, n // side // 3) for n in a.shape[2:]]
     top, left = (int(generator.integers(n // side - m + 1)) for n, m in zip(a.shape[2:], extent, strict=True))
     rows, columns = slice(top * side, (top + extent[0]) * side), slice(left * side, (left + extent[1]) * side)
-    place = (rows.start, columns.start)
-    _, image, where = evaluation.paste_patch(a, b, patch=a[0, :, rows, columns], at_a=place, at_b=place)
+    position = (rows.start, columns.start)
+    _, image, where = evaluation.paste_patch(a, b, patch=a[0, :, rows, columns], at_a=position, at_b=position)
     return image, evaluation.match_pasted_regions(where, regions, regions)
 
 

@@ -50,9 +50,9 @@ def describe_results(results: Mapping[str, Any], settings: FaithfulnessSettings)
     """Return a paragraph: how often BiLRP wins, and to which methods it loses."""
     counts = {"wins": 0, "loses": 0, "no clear difference": 0}
     lost: dict[str, int] = {}
-    for _, _, method, found in iterate_comparisons(results):
-        counts[found["verdict"]] += 1
-        if found["verdict"] == "loses":
+    for _, _, method, result in iterate_comparisons(results):
+        counts[result["verdict"]] += 1
+        if result["verdict"] == "loses":
             lost[method] = lost.get(method, 0) + 1
     names = method_titles(settings)
     losses = ", ".join(f"{names[m]} ({n})" for m, n in sorted(lost.items(), key=lambda e: -e[1]))
@@ -86,13 +86,13 @@ def _format_difference(cell: Mapping[str, float]) -> tuple[str, str]:
 
 def describe_insensitivity(results: Mapping[str, Any], settings: FaithfulnessSettings) -> str:
     """Return a sentence for each layer whose explanations hardly change when all weights are randomised."""
-    found = {
+    result = {
         layer: results["table"][str(layer)]["bilrp"]["randomisation"]["mean"] for layer in settings.layers
     }
     return "".join(
         f" At layer {layer} its explanations keep a rank correlation of {value:.2f} when all weights are random: most of "
         "their order shows where things are, not what the network has learned."
-        for layer, value in found.items()
+        for layer, value in result.items()
         if value > 0.5
     )
 
@@ -102,9 +102,9 @@ def iterate_comparisons(results: Mapping[str, Any]) -> Iterator[tuple[str, Measu
     by_key = {m.key: m for m in MEASURES}
     for layer, measures in results["bilrp_against"].items():
         for key, methods in measures.items():
-            for method, found in methods.items():
-                if found is not None:
-                    yield layer, by_key[key], method, found
+            for method, result in methods.items():
+                if result is not None:
+                    yield layer, by_key[key], method, result
 
 
 def _table(results: Mapping[str, Any], settings: FaithfulnessSettings) -> Table:

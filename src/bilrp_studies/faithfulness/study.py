@@ -40,8 +40,8 @@ def run(settings: FaithfulnessSettings) -> Report:
     >>> found["table"]["31"]["bilrp"]["insertion"]  # doctest: +SKIP
     {'mean': 0.62, 'low': 0.59, 'high': 0.65}
     """
-    found = image_folders.read_stills(settings.data, size=settings.size)
-    if len(found.items) < 2:
+    result = image_folders.read_stills(settings.data, size=settings.size)
+    if len(result.items) < 2:
         raise InputError(f"{settings.data}: two readable photographs are needed, found one")
     top = max(settings.layers)
     encoder = vgg.vgg16(top, weights=settings.weights, size=None, progress=settings.progress)
@@ -50,8 +50,8 @@ def run(settings: FaithfulnessSettings) -> Report:
         encoder, evaluation.randomize_weights(encoder, depth, seed=settings.seed), settings
     )
     with progress_bar(settings.progress) as bar:
-        rows = list(_measure_pairs(bench, found.items, settings.out / "cache", bar))
-    return report.build_report(rows, settings, found)
+        rows = list(_measure_pairs(bench, result.items, settings.out / "cache", bar))
+    return report.build_report(rows, settings, result)
 
 
 def _measure_pairs(

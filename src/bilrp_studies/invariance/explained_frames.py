@@ -79,18 +79,18 @@ def explain_frames(
         transform: The known transform between frames; None estimates optical flow.
         bar: Progress bar, advanced once per pair.
     """
-    wanted = [
+    expected = [
         (c, i, j)
         for c, clip in enumerate(clips)
         for i, j in choose_frames(len(clip.frames), settings.lag, settings.pairs)
     ]
     options: dict[str, Any] = {"regions": settings.regions, "project": settings.project}
     new = {
-        (c, t) for c, i, j in wanted for t in (i, j) if not is_cached(model, clips[c].frames[t], **options)
+        (c, t) for c, i, j in expected for t in (i, j) if not is_cached(model, clips[c].frames[t], **options)
     }
-    bar.start(f"explanations ({len(new)} frames to decompose)", len(wanted))
+    bar.start(f"explanations ({len(new)} frames to decompose)", len(expected))
     cases = []
-    for c, i, j in wanted:
+    for c, i, j in expected:
         frames = clips[c].frames
         explained = explain_layers(model, frames[i], frames[j], **options)
         motion = (

@@ -39,10 +39,10 @@ def plot_inv(inv_results: InvResults) -> Figure:
         axes.bar(places, [inv_results.inv[n] for n in layers], 0.62, color=LINK_COLORS["rest"])
     middle = np.array([inv_results.inv[n] for n in layers])
     axes.plot(places, middle, "_", color="#222222", ms=16, mew=1.6)
-    for place, n in zip(places, layers, strict=True):
+    for position, n in zip(places, layers, strict=True):
         ends = inv_results.inv_interval[n]
         if ends is not None:
-            axes.plot([place, place], ends, color="#222222", lw=1.2)
+            axes.plot([position, position], ends, color="#222222", lw=1.2)
     axes.axhline(1, color="#888888", lw=0.8, ls=":")
     axes.set_xticks(places, [str(n) for n in layers])
     axes.set(xlabel="layer of VGG-16", ylabel="INV")
@@ -111,9 +111,9 @@ def plot_frames(case: ExplainedFrames, layer: int) -> Figure:
     assert a.regions.boxes is not None and b.regions.boxes is not None
     canvas = new_figure((10.4, 2.6))
     left, right = (canvas.add_axes((x, 0.02, 0.48, 0.86)) for x in (0.01, 0.51))
-    made = links.compute_links(explanation.relevance, "ucf", min_opacity=render.MIN_OPACITY)
+    built = links.compute_links(explanation.relevance, "ucf", min_opacity=render.MIN_OPACITY)
     boxes = a.regions.boxes, b.regions.boxes
-    render.draw_arcs(left, (a.input_image, b.input_image), boxes, made, render.resolve_palette("paper"))
+    render.draw_arcs(left, (a.input_image, b.input_image), boxes, built, render.resolve_palette("paper"))
     left.set_title(f"what matches, layer {layer}", fontsize=10, color=render.TEXT_COLOR)
     moving, static = case.weights
     relevance = explanation.relevance.double().numpy()
@@ -123,8 +123,8 @@ def plot_frames(case: ExplainedFrames, layer: int) -> Figure:
         sides.append((picture, box, kinds))
     top = max(float(values.max()) for _, _, kinds in sides for values in kinds) or 1.0
     shift = a.input_image.shape[1] * 1.3
-    for place, (picture, box, kinds) in enumerate(sides):
-        x = place * shift
+    for position, (picture, box, kinds) in enumerate(sides):
+        x = position * shift
         extent = (x, x + picture.shape[1], picture.shape[0], 0)
         right.imshow(_tint_regions(picture, box.numpy(), [k / top for k in kinds]), extent=extent)
     right.set(
@@ -142,15 +142,15 @@ def _tint_regions(picture: np.ndarray, boxes: np.ndarray, kinds: Sequence[np.nda
     from matplotlib.colors import to_rgb
 
     grey = picture.astype(float) @ [0.299, 0.587, 0.114] / 255
-    found = np.repeat((0.35 + 0.65 * grey)[..., None], 3, axis=2)
+    result = np.repeat((0.35 + 0.65 * grey)[..., None], 3, axis=2)
     for region, (up, left, down, right) in enumerate(boxes):
         strengths = [0.85 * min(1.0, float(values[region])) ** 0.6 for values in kinds]
         total = max(1.0, sum(strengths) / 0.85)
         for kind, strength in zip(("moving", "static"), strengths, strict=True):
-            patch = found[up:down, left:right]
+            patch = result[up:down, left:right]
             weight = strength / total
-            found[up:down, left:right] = patch * (1 - weight) + np.array(to_rgb(LINK_COLORS[kind])) * weight
-    return found
+            result[up:down, left:right] = patch * (1 - weight) + np.array(to_rgb(LINK_COLORS[kind])) * weight
+    return result
 
 
 def _shorten(name: str, max_chars: int = 26) -> str:

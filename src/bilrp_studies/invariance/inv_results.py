@@ -94,7 +94,7 @@ def collect_results(
     """
     names = [clip.name for clip in contents.items]
     last = max(inv_results.inv)
-    made: dict[str, Any] = {
+    built: dict[str, Any] = {
         "inv": {str(n): value for n, value in inv_results.inv.items()},
         "frames": len(band.clip),
         "clips": len(names),
@@ -103,23 +103,23 @@ def collect_results(
     }
     if inv_results.clip_shares:
         for kind in LINK_KINDS:
-            made[f"{kind}_share"] = {
+            built[f"{kind}_share"] = {
                 str(n): inv_results.mean_shares[n][kind] for n in inv_results.mean_shares
             }
-        made["moving_point_share"] = {
+        built["moving_point_share"] = {
             str(n): inv_results.mean_shares[n]["point"] for n in inv_results.mean_shares
         }
-        made["inv_moving"] = {str(n): v["moving"] for n, v in inv_results.inv_by_kind.items()}
-        made["inv_static"] = {str(n): v["static"] for n, v in inv_results.inv_by_kind.items()}
-        made["inv_moving_interval"] = {str(n): v for n, v in inv_results.moving_inv_interval.items()}
-        made["by_clip"] = {
+        built["inv_moving"] = {str(n): v["moving"] for n, v in inv_results.inv_by_kind.items()}
+        built["inv_static"] = {str(n): v["static"] for n, v in inv_results.inv_by_kind.items()}
+        built["inv_moving_interval"] = {str(n): v for n, v in inv_results.moving_inv_interval.items()}
+        built["by_clip"] = {
             name: {
                 kind: {str(n): inv_results.clip_shares[n][kind][c] for n in inv_results.clip_shares}
                 for kind in LINK_KINDS
             }
             for c, name in enumerate(names)
         }
-        made["clever_hans"] = [
+        built["clever_hans"] = [
             {"clip": names[c], "static_share": inv_results.clip_shares[last]["static"][c]}
             | {
                 "moving_share": inv_results.clip_shares[last]["moving"][c],
@@ -127,6 +127,6 @@ def collect_results(
             }
             for c in inv_results.static_ranking
         ]
-    return made | {
+    return built | {
         "notes": contents.notes,
     }

@@ -88,9 +88,9 @@ def _clip_sums(kernel: np.ndarray, band: Band) -> tuple[np.ndarray, ...]:
     """Return local sums and counts by clip, and sums and counts of all pairs by pair of clips."""
     count = int(band.clip.max()) + 1
     member = np.eye(count)[band.clip]
-    near = band.local_mask()
-    local = np.diag(member.T @ (kernel * near) @ member).copy()
-    local_pairs = np.diag(member.T @ near.astype(float) @ member).copy()
+    neighbours = band.local_mask()
+    local = np.diag(member.T @ (kernel * neighbours) @ member).copy()
+    local_pairs = np.diag(member.T @ neighbours.astype(float) @ member).copy()
     lengths = member.sum(0)
     return local, local_pairs, member.T @ kernel @ member, np.outer(lengths, lengths)
 
@@ -109,11 +109,11 @@ def top_pairs(kernel: np.ndarray, band: Band, count: int) -> list[tuple[int, int
         band: Clip and time of each frame.
         count: Maximum number of pairs.
     """
-    near = np.triu(band.local_mask(), k=1)
+    neighbours = np.triu(band.local_mask(), k=1)
     best = []
     for clip in np.unique(band.clip):
         members = np.flatnonzero(band.clip == clip)
-        block = np.where(near[np.ix_(members, members)], kernel[np.ix_(members, members)], -np.inf)
+        block = np.where(neighbours[np.ix_(members, members)], kernel[np.ix_(members, members)], -np.inf)
         i, j = np.unravel_index(np.argmax(block), block.shape)
         best.append((float(block[i, j]), int(members[i]), int(members[j])))
     return [(i, j) for _, i, j in sorted(best, reverse=True)[:count]]

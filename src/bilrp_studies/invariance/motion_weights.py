@@ -37,8 +37,8 @@ def label_moving_parts(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
     """
     from scipy.ndimage import label
 
-    found, count = label(motion.moved[0], structure=np.ones((3, 3)))  # type: ignore[misc]
-    parts: np.ndarray = np.asarray(found, dtype=int) - 1
+    result, count = label(motion.moved[0], structure=np.ones((3, 3)))  # type: ignore[misc]
+    parts: np.ndarray = np.asarray(result, dtype=int) - 1
     sizes = np.bincount(parts[parts >= 0], minlength=count)
     means = [motion.forward[:, parts == part].mean(1) for part in range(count)]
     number = np.arange(count)

@@ -45,9 +45,9 @@ def estimate_motion(frames: np.ndarray, *, cache: Cache | None = None) -> Motion
     cache = cache or Cache(None)
     key = compute_key(hash_array(frames), {"what": "flow", "method": "tvl1", "version": 1})
     greys = [frame @ np.array([0.299, 0.587, 0.114]) / 255 for frame in frames.astype(np.float64)]
-    kept = cache.get("flow", key)
-    if kept is not None:
-        return classify_pixels(kept[0]["there"].numpy(), kept[0]["back"].numpy(), greys[0], greys[-1])
+    stored = cache.get("flow", key)
+    if stored is not None:
+        return classify_pixels(stored[0]["there"].numpy(), stored[0]["back"].numpy(), greys[0], greys[-1])
     there, back = chain_flow(greys), chain_flow(greys[::-1])
     cache.put("flow", key, {"there": torch.from_numpy(there), "back": torch.from_numpy(back)})
     return classify_pixels(there, back, greys[0], greys[-1])

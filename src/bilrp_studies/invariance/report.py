@@ -91,13 +91,13 @@ def _inv_blocks(
     if not settings.transform:
         paper = [f"{PAPER_INV[n]:.2f}" if n in PAPER_INV else None for n in layers]
         rows.append(["INV in the paper (UCF Sports, all)", *paper])
-    near = (
+    neighbours = (
         "a picture and its transformed self (each also with itself)"
         if settings.transform
         else f"frames of one clip at most {settings.lag} apart (a frame with itself included)"
     )
     words = (
-        f"INV is the mean similarity of {near}, divided by the mean similarity of all pairs: 1 means "
+        f"INV is the mean similarity of {neighbours}, divided by the mean similarity of all pairs: 1 means "
         "that being neighbours makes "
         "no difference. The interval comes from drawing the clips anew with replacement."
     )
@@ -195,12 +195,12 @@ def _clever_hans(
     split = inv_results.clip_shares[top_layer]
     rows = [
         (
-            place,
+            position,
             names[c],
             *(f"{split[kind][c]:.0%}" for kind in ("static", "moving", "rest")),
             f"{inv_results.clip_contributions[c]:.1%}",
         )
-        for place, c in enumerate(inv_results.static_ranking, start=1)
+        for position, c in enumerate(inv_results.static_ranking, start=1)
         if not np.isnan(split["static"][c])
     ]
     header = ("", "clip", "static", "moving", "other", "share of local similarity")
@@ -220,7 +220,7 @@ def _clever_hans(
     by_clip = {}
     for case in cases:
         by_clip.setdefault(case.clip, case)
-    for place, c in enumerate(ends, start=1):
+    for position, c in enumerate(ends, start=1):
         case = by_clip[c]
         share = case.shares[top_layer]
         text = (
@@ -228,7 +228,7 @@ def _clever_hans(
             "the similarity of this pair "
             f"links what stood still, {share.moving / share.score:.0%} follows what moved."
         )
-        blocks.append(Picture(f"clip-{place}.png", plot_frames(case, top_layer), text))
+        blocks.append(Picture(f"clip-{position}.png", plot_frames(case, top_layer), text))
     return blocks
 
 

@@ -26,17 +26,17 @@ def run(settings: InvarianceSettings) -> Report:
     4.1
     """
     change = optical_flow.parse_transform(settings.transform) if settings.transform else None
-    found = _stills(settings, change) if change else _clips(settings)
-    kept = settings.out / "cache" if settings.cache is None else settings.cache
+    result = _stills(settings, change) if change else _clips(settings)
+    stored = settings.out / "cache" if settings.cache is None else settings.cache
     steps = load_layered_vgg(
-        settings.layers, weights=settings.weights, cache_folder=kept, progress=settings.progress
+        settings.layers, weights=settings.weights, cache_folder=stored, progress=settings.progress
     )
-    band = make_band(found.items, settings.lag)
-    frames = [frame for clip in found.items for frame in clip.frames]
+    band = make_band(result.items, settings.lag)
+    frames = [frame for clip in result.items for frame in clip.frames]
     with progress_bar(settings.progress) as bar:
         kernels = compute_grams(steps, frames, bar)
-        cases = explain_frames(steps, found.items, settings, change, bar)
-    return report.build_report(found, settings, band, kernels, cases)
+        cases = explain_frames(steps, result.items, settings, change, bar)
+    return report.build_report(result, settings, band, kernels, cases)
 
 
 def _clips(settings: InvarianceSettings) -> image_folders.FolderContents:
@@ -47,9 +47,9 @@ def _clips(settings: InvarianceSettings) -> image_folders.FolderContents:
 
 def _stills(settings: InvarianceSettings, transform: optical_flow.Transform) -> image_folders.FolderContents:
     """Return each still image and its transformed version as a clip of two frames."""
-    found = image_folders.read_stills(settings.data, size=settings.size, crop=settings.crop)
+    result = image_folders.read_stills(settings.data, size=settings.size, crop=settings.crop)
     clips = tuple(
         Clip(item.name, np.stack([item.pixels, transform.apply(item.pixels)]), (item.name, transform.name))
-        for item in found.items
+        for item in result.items
     )
-    return image_folders.FolderContents(clips, found.skipped, found.notes)
+    return image_folders.FolderContents(clips, result.skipped, result.notes)

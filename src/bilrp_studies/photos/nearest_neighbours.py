@@ -35,30 +35,30 @@ def find_photographs(data: str | Path) -> list[Path]:
         if inner.is_dir():
             folder = inner
             break
-    found = images.list_images(folder)
-    if len(found) < 2:
+    result = images.list_images(folder)
+    if len(result) < 2:
         raise InputError(f"{folder}: nearest neighbours need at least two images")
-    return found
+    return result
 
 
 def filter_readable(
     paths: Sequence[Path], read: Callable[[Path], Tensor]
 ) -> tuple[list[Path], dict[Path, str]]:
     """Return the readable photographs, and the reason for each unreadable one; a damaged file does not stop the study."""
-    kept, skipped = [], {}
+    stored, skipped = [], {}
     for path in paths:
         try:
             read(path)
         except InputError as error:
             skipped[path] = str(error).removeprefix(f"{path}: ")
         else:
-            kept.append(path)
-    if len(kept) < 2:
+            stored.append(path)
+    if len(stored) < 2:
         first = next((f", the first: {path} ({reason})" for path, reason in skipped.items()), "")
         raise InputError(
-            f"nearest neighbours need at least two images; {len(kept)} can be read, {len(skipped)} not{first}"
+            f"nearest neighbours need at least two images; {len(stored)} can be read, {len(skipped)} not{first}"
         )
-    return kept, skipped
+    return stored, skipped
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,15 @@ def choose_nearest_pairs(similarity: Tensor, count: int) -> list[tuple[int, int]
     upper = torch.triu(torch.ones_like(similarity, dtype=torch.bool), diagonal=1)
     order = similarity.masked_fill(~upper, -torch.inf).flatten().argsort(descending=True)
     used: set[int] = set()
-    found: list[tuple[int, int]] = []
-    for place in order[: int(upper.sum())].tolist():
-        i, j = divmod(place, similarity.shape[1])
-        if len(found) == count:
+    result: list[tuple[int, int]] = []
+    for position in order[: int(upper.sum())].tolist():
+        i, j = divmod(position, similarity.shape[1])
+        if len(result) == count:
             break
         if not used & {i, j}:
             used |= {i, j}
-            found.append((i, j))
-    return found
+            result.append((i, j))
+    return result
 
 
 def explain_at_layers(

@@ -40,10 +40,13 @@ def build_report(
     layers = settings.layers
     sections: dict[str, list[Block]] = {}
     attachments = {}
-    for place, pair in enumerate(pairs, 1):
-        sections[" and ".join(pair.names)] = [_pair_picture(place, pair, layers), _pair_table(pair, layers)]
+    for position, pair in enumerate(pairs, 1):
+        sections[" and ".join(pair.names)] = [
+            _pair_picture(position, pair, layers),
+            _pair_table(pair, layers),
+        ]
         attachments |= {
-            f"pair-{place}-layer-{n}.html": page.render_html(pair.explanations[n], names=pair.names)
+            f"pair-{position}-layer-{n}.html": page.render_html(pair.explanations[n], names=pair.names)
             for n in layers
         }
     sections["Does it match what truly corresponds?"] = _stereo_blocks(stereo, layers)
@@ -75,9 +78,9 @@ def _describe_results(
     photo_count: int, pair_count: int, stereo: StereoResults, settings: PhotosSettings
 ) -> str:
     nearest = "The nearest pair" if pair_count == 1 else f"The {pair_count} nearest pairs"
-    said = [
-        f"{found.share:.0%} at layer {n} ({found.ratio:.0f} times chance)".replace("%", " %")
-        for n, found in ((n, methods["BiLRP"][1]) for n, methods in stereo.items())
+    text = [
+        f"{result.share:.0%} at layer {n} ({result.ratio:.0f} times chance)".replace("%", " %")
+        for n, result in ((n, methods["BiLRP"][1]) for n, methods in stereo.items())
     ]
     return (
         f"{pluralize(photo_count, 'photograph')} at {settings.size} × {settings.size} pixels. {nearest} at layer "
@@ -85,7 +88,7 @@ def _describe_results(
         f"{'layer' if len(settings.layers) == 1 else 'layers'} {join_words(settings.layers)} "
         f"{'matches' if len(settings.layers) == 1 else 'match'} in {'it' if pair_count == 1 else 'them'}. "
         "Red joins regions that make the images more similar, blue those that make them less similar. On a stereo pair, "
-        f"where the true matches are known, the share of positive relevance within one region of them is {join_words(said)}."
+        f"where the true matches are known, the share of positive relevance within one region of them is {join_words(text)}."
     )
 
 

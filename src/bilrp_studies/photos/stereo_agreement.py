@@ -65,7 +65,7 @@ def map_destinations(disparity: np.ndarray, *, size: int, region_size: int = REG
     height, width = disparity.shape
     side = min(height, width)
     top, left, scale = (height - side) / 2, (width - side) / 2, size / side
-    found = torch.full((size, size, 2), torch.nan)
+    result = torch.full((size, size, 2), torch.nan)
     for row in range(0, size, region_size):
         for column in range(0, size, region_size):
             low, right = min(row + region_size, size), min(column + region_size, size)
@@ -77,5 +77,5 @@ def map_destinations(disparity: np.ndarray, *, size: int, region_size: int = REG
             values = values[np.isfinite(values) & (values > 0)]
             x = (column + right) / 2 - float(np.median(values)) * scale if values.size else -1.0
             if 0 <= x < size:  # pixel k covers k to k + 1: its centre is half a pixel off
-                found[row:low, column:right] = torch.tensor([(row + low) / 2 - 0.5, x - 0.5])
-    return found
+                result[row:low, column:right] = torch.tensor([(row + low) / 2 - 0.5, x - 0.5])
+    return result

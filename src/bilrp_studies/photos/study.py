@@ -55,12 +55,12 @@ def _explain_stereo(encoder: Encoder, settings: PhotosSettings, bar: Progress) -
     """Explain the stereo pair by BiLRP and Hessian×Product at each layer, and measure agreement with the true matches."""
     left, right, disparity = load_stereo_pair()
     where = map_destinations(disparity, size=settings.size)
-    found: dict[int, dict[str, tuple[Explanation, StereoAgreement]]] = {n: {} for n in settings.layers}
+    result: dict[int, dict[str, tuple[Explanation, StereoAgreement]]] = {n: {} for n in settings.layers}
     bar.start("explaining the stereo pair", 2)
-    for name, book in (("BiLRP", None), ("Hessian×Product", composites.hessian_product())):
+    for name, composite in (("BiLRP", None), ("Hessian×Product", composites.hessian_product())):
         for n, explained in near.explain_at_layers(
-            encoder, left, right, settings.layers, composite=book
+            encoder, left, right, settings.layers, composite=composite
         ).items():
-            found[n][name] = explained, measure_agreement(explained, where)
+            result[n][name] = explained, measure_agreement(explained, where)
         bar.advance()
-    return found
+    return result

@@ -44,11 +44,11 @@ def make_items(settings: RepairSettings) -> PlantedItems:
         if has:
             draw(stamped)
         folder = settings.out / "items"
-        for name, image, found in (("clean", crop, clean), ("planted", stamped, planted)):
+        for name, image, result in (("clean", crop, clean), ("planted", stamped, planted)):
             path = folder / name / f"{number:05}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             image.save(path)
-            found.append(path)
+            result.append(path)
         flags.append(has)
     return PlantedItems(clean, planted, np.array(flags), box)
 

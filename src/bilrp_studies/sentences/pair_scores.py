@@ -26,12 +26,12 @@ def collect_values(rows: Iterable[Row]) -> dict[str, dict[str, list[float]]]:
     >>> collect_values([{"deletion": {"ours": 1.0}}, {"deletion": {"ours": 2.0}}])
     {'deletion': {'ours': [1.0, 2.0]}}
     """
-    found: dict[str, dict[str, list[float]]] = {}
+    result: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         for measure, figures in row.items():
             for method, figure in figures.items():
-                found.setdefault(measure, {}).setdefault(method, []).append(figure)
-    return found
+                result.setdefault(measure, {}).setdefault(method, []).append(figure)
+    return result
 
 
 def score_short(methods: Sequence[Method], a: StudySentence, b: StudySentence, number: int) -> Row:
@@ -44,8 +44,8 @@ def score_short(methods: Sequence[Method], a: StudySentence, b: StudySentence, n
         number: Index of the pair, used as seed.
     """
     reference = a.shapley_values() @ b.shapley_values().T
-    found = {method.name: method.explain(a, b) for method in methods}
-    relevance = {name: each.relevance for name, each in found.items()}
+    explanation = {method.name: method.explain(a, b) for method in methods}
+    relevance = {name: each.relevance for name, each in explanation.items()}
     judged = _score_by_model({**relevance, "Shapley": reference}, a, b, number, "")
     parts = ("words", "special tokens", "unattributed")
     return {
@@ -54,7 +54,7 @@ def score_short(methods: Sequence[Method], a: StudySentence, b: StudySentence, n
         },
         **judged,
         **{
-            part: {name: each.score_shares[part] for name, each in found.items() if each.score_shares}
+            part: {name: each.score_shares[part] for name, each in explanation.items() if each.score_shares}
             for part in parts
         },
     }
@@ -128,9 +128,9 @@ def _score_by_model(
 def _score_planted(
     name: str, methods: Sequence[Method], a: StudySentence, b: StudySentence, first: str, second: str
 ) -> Row:
-    place = a.names.index(first), b.names.index(second)
+    position = a.names.index(first), b.names.index(second)
     shares = {
-        method.name: word_metrics.pair_share(method.explain(a, b).relevance, *place) for method in methods
+        method.name: word_metrics.pair_share(method.explain(a, b).relevance, *position) for method in methods
     }
     return {name: {**shares, "chance": 1 / (len(a.words) * len(b.words))}}
 

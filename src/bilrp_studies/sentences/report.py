@@ -55,19 +55,20 @@ def build_report(
         explained_variance: Explained variance of the noun matcher; None if it was not trained.
         examples: Rows of the table of examples.
     """
-    asked = {name: about for name, about in MEASURES.items() if name in values}
+    requested = {name: about for name, about in MEASURES.items() if name in values}
     means = {
         measure: {
-            name: bootstrap_mean(list(found), seed=settings.seed) for name, found in values[measure].items()
+            name: bootstrap_mean(list(result), seed=settings.seed) for name, result in values[measure].items()
         }
-        for measure in asked
+        for measure in requested
     }
     left = {
         method: {part: sum(values[part][method]) / len(values[part][method]) for part in SCORE_PARTS}
         for method in values[SCORE_PARTS[0]]
     }
     rivals = {
-        measure: compare_with_others(values[measure], asked[measure][1], settings.seed) for measure in asked
+        measure: compare_with_others(values[measure], requested[measure][1], settings.seed)
+        for measure in requested
     }
     sections = {
         "Every method under every measure": [_figure(means, methods), *_tables(means, methods, values)],
@@ -121,7 +122,7 @@ def compare_with_others(
 def describe_results(
     means: Mapping[str, Any], comparisons: Mapping[str, Any], passes_per_token: Mapping[str, float]
 ) -> str:
-    said = ", ".join(f"{name} {found[OUR_METHOD][0]:.2f}" for name, found in means.items())
+    text = ", ".join(f"{name} {result[OUR_METHOD][0]:.2f}" for name, result in means.items())
     clearly, perhaps = (
         "; ".join(
             f"{name} on {measure} by {-row['better']:.3f}"
@@ -134,7 +135,7 @@ def describe_results(
     losses = f"It loses clearly to {clearly}." if clearly else "No method is clearly better on any measure."
     close = f" Ahead of it within chance: {perhaps}." if perhaps else ""
     return (
-        f"{OUR_METHOD}: {said}, at {passes_per_token.get(OUR_METHOD, 0):.2f} passes a token. {losses}{close}"
+        f"{OUR_METHOD}: {text}, at {passes_per_token.get(OUR_METHOD, 0):.2f} passes a token. {losses}{close}"
     )
 
 
@@ -145,7 +146,7 @@ def _is_significant(row: Mapping[str, Any]) -> bool:
 
 def _tables(means: Mapping[str, Any], methods: Sequence[Method], values: Values) -> list[Table]:
     known = [method.name for method in methods]
-    others = sorted({name for found in means.values() for name in found} - set(known))
+    others = sorted({name for result in means.values() for name in result} - set(known))
     tables = []
     for group in (
         ("Shapley", "selections", "deletion"),
@@ -189,8 +190,8 @@ def _score_table(
     score_shares: Mapping[str, Mapping[str, float]], passes_per_token: Mapping[str, float]
 ) -> Table:
     rows = [
-        [name, *(f"{100 * found[part]:.1f} %" for part in SCORE_PARTS), passes_per_token[name]]
-        for name, found in score_shares.items()
+        [name, *(f"{100 * result[part]:.1f} %" for part in SCORE_PARTS), passes_per_token[name]]
+        for name, result in score_shares.items()
     ]
     return Table(
         ["rules", "on pairs of words", "with special tokens", "unattributed", "passes a token"],
@@ -203,9 +204,9 @@ def _score_table(
 def _describe_positions(means: Mapping[str, Any], score_shares: Mapping[str, Mapping[str, float]]) -> str:
     summed = f"{OUR_METHOD}, sum"
     both = [
-        f"{measure} {found[OUR_METHOD][0]:.3f} and {found[summed][0]:.3f}"
-        for measure, found in means.items()
-        if summed in found
+        f"{measure} {result[OUR_METHOD][0]:.3f} and {result[summed][0]:.3f}"
+        for measure, result in means.items()
+        if summed in result
     ]
     return (
         "Position and token type vectors are the same for every text. Left out of the input, what they contribute is "
@@ -255,13 +256,13 @@ def _figure(means: Mapping[str, Any], methods: Sequence[Method]) -> Picture:
     axes = figure.subplots(down, across, sharey=True, squeeze=False)
     for axis in axes.flat[len(means) :]:
         axis.set_visible(False)
-    for axis, (measure, found) in zip(axes.flat, means.items(), strict=False):
-        for place, name in enumerate(names):
-            if name in found:
-                mean, low, high = found[name]
+    for axis, (measure, result) in zip(axes.flat, means.items(), strict=False):
+        for position, name in enumerate(names):
+            if name in result:
+                mean, low, high = result[name]
                 colour = "#b2182b" if name == OUR_METHOD else "#4d4d4d"
-                axis.plot([low, high], [place, place], color=colour, linewidth=1.5)
-                axis.plot(mean, place, "o", color=colour, markersize=4.5)
+                axis.plot([low, high], [position, position], color=colour, linewidth=1.5)
+                axis.plot(mean, position, "o", color=colour, markersize=4.5)
         axis.set_title(f"{measure} {'→ better' if MEASURES[measure][1] else '← better'}", fontsize=9)
         axis.set_yticks(range(len(names)), names, fontsize=8)
         axis.tick_params(axis="x", labelsize=8)

@@ -166,7 +166,7 @@ def _example_row(method: Method, a: StudySentence, b: StudySentence) -> list[str
     relevance, score = method.explain(a, b).relevance, float(a.embedding @ b.embedding)
     strongest, places = relevance.flatten().topk(min(PAIRS_PER_EXAMPLE, relevance.numel()))
     shown = [
-        f"{a.names[int(place) // len(b.names)]} ↔ {b.names[int(place) % len(b.names)]} {100 * float(value) / score:.0f} %"
-        for value, place in zip(strongest, places, strict=True)
+        f"{a.names[i // len(b.names)]} ↔ {b.names[i % len(b.names)]} {100 * float(value) / score:.0f} %"
+        for value, i in zip(strongest, places.tolist(), strict=True)
     ]
     return [a.text, b.text, score, ", ".join(shown)]

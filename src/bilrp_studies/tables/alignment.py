@@ -130,8 +130,8 @@ def _select_digit_glyphs(glyphs: Glyphs) -> Glyphs:
 
 def _glyphs_in_cell(layout: TableLayout, glyphs: Glyphs, row: int, column: int) -> np.ndarray:
     x0, _, x1, _ = layout.cell(row, column)
-    near = np.abs(glyphs.y - layout.rows[row]) < 0.35 * LAYOUT_DIGIT_HEIGHT
-    return np.flatnonzero(near & (glyphs.x > x0) & (glyphs.x < x1))
+    neighbours = np.abs(glyphs.y - layout.rows[row]) < 0.35 * LAYOUT_DIGIT_HEIGHT
+    return np.flatnonzero(neighbours & (glyphs.x > x0) & (glyphs.x < x1))
 
 
 def _register_text(
@@ -139,20 +139,20 @@ def _register_text(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the columns and rows that the transcription covers: the window whose digit counts agree best."""
     want_rows, want_columns = text.shape
-    found = (len(layout.rows), len(layout.columns))
-    if found[0] < want_rows or found[1] < want_columns:
+    result = (len(layout.rows), len(layout.columns))
+    if result[0] < want_rows or result[1] < want_columns:
         raise InputError(
-            f"found {found[0]} rows and {found[1]} columns, "
+            f"found {result[0]} rows and {result[1]} columns, "
             f"the transcription has {want_rows} and {want_columns}"
         )
     shown = np.array(
-        [[_count_digits(layout, digit_glyphs, r, c) for c in range(found[1])] for r in range(found[0])]
+        [[_count_digits(layout, digit_glyphs, r, c) for c in range(result[1])] for r in range(result[0])]
     )
-    wanted = np.array([[len(extract_digits(t)) for t in row] for row in text.values])
+    expected = np.array([[len(extract_digits(t)) for t in row] for row in text.values])
     scores = {
-        (r, c): float((shown[r : r + want_rows, c : c + want_columns] == wanted).mean())
-        for r in range(found[0] - want_rows + 1)
-        for c in range(found[1] - want_columns + 1)
+        (r, c): float((shown[r : r + want_rows, c : c + want_columns] == expected).mean())
+        for r in range(result[0] - want_rows + 1)
+        for c in range(result[1] - want_columns + 1)
     }
     (row, column), best = max(scores.items(), key=lambda item: item[1])
     if best < 0.5:
@@ -173,8 +173,8 @@ def _cell_centers(
     centres = np.stack([single.x, single.y], axis=1)
     cells = []
     for r in rows:
-        found = [centres[_glyphs_in_cell(layout, single, int(r), int(c))] for c in columns]
-        cells.append([c[np.argsort(c[:, 0])] for c in found])
+        result = [centres[_glyphs_in_cell(layout, single, int(r), int(c))] for c in columns]
+        cells.append([c[np.argsort(c[:, 0])] for c in result])
     return cells
 
 
@@ -211,7 +211,7 @@ def _locate_numbers(
     centers: list[list[np.ndarray]], texts: list[list[str]], spacing: _Spacing, certain: np.ndarray
 ) -> np.ndarray:
     """Return the mean position [rows, columns, 2] of each number, from its intact digits; NaN if there are none."""
-    found = np.full((len(texts), len(texts[0]), 2), np.nan)
+    result = np.full((len(texts), len(texts[0]), 2), np.nan)
     for j in range(len(texts[0])):
         column = [(i, centers[i][j], spacing.offsets.get(len(texts[i][j]))) for i in range(len(texts))]
         shown = [(i, c, offsets) for i, c, offsets in column if offsets is not None and len(c)]
@@ -228,8 +228,8 @@ def _locate_numbers(
             strays = strays[np.arange(len(c)), np.abs(strays).argmin(axis=1)]
             own = np.abs(strays) < 0.2 * LAYOUT_DIGIT_HEIGHT
             if own.any():
-                found[i, j] = middle + np.median(strays[own]), np.median(c[own, 1])
-    return found
+                result[i, j] = middle + np.median(strays[own]), np.median(c[own, 1])
+    return result
 
 
 def _vote_column_center(candidates: list[tuple[np.ndarray, np.ndarray]]) -> float:
@@ -239,8 +239,8 @@ def _vote_column_center(candidates: list[tuple[np.ndarray, np.ndarray]]) -> floa
     the true position gets votes from all shapes.
     """
     votes = np.concatenate([(c[:, :1] - offsets).ravel() for c, offsets in candidates])
-    near = np.abs(votes[:, None] - votes[None]) < 0.2 * LAYOUT_DIGIT_HEIGHT
-    return float(np.median(votes[near[int(near.sum(1).argmax())]]))
+    neighbours = np.abs(votes[:, None] - votes[None]) < 0.2 * LAYOUT_DIGIT_HEIGHT
+    return float(np.median(votes[neighbours[int(neighbours.sum(1).argmax())]]))
 
 
 def _place_digits(
@@ -261,11 +261,11 @@ def _place_digits(
         for c, text in enumerate(row):
             sure = bool(certain[r, c])
             known = sure or len(text) in spacing.offsets
-            for place, digit in enumerate(text if known else ""):
+            for position, digit in enumerate(text if known else ""):
                 x, y = mean[r, c]
-                spot = centers[r][c][place] if sure else (x + spacing.offsets[len(text)][place], y)
+                spot = centers[r][c][position] if sure else (x + spacing.offsets[len(text)][position], y)
                 entries.append(
-                    (int(digit), spot[0] / LAYOUT_SCALE, spot[1] / LAYOUT_SCALE, r, c, place, sure)
+                    (int(digit), spot[0] / LAYOUT_SCALE, spot[1] / LAYOUT_SCALE, r, c, position, sure)
                 )
     columns = [np.array(column) for column in zip(*entries, strict=True)]
     return Digits(*columns)

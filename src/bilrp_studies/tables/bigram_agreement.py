@@ -50,11 +50,11 @@ def segment_block(block: TableBlock, *, size: tuple[int, int]) -> BlockRegions:
         labels[better], nearest[better] = i, far[better]
     # A stroke of a digit may be mistaken for a ruled line; the digit keeps its core.
     rules = _downscale_mask(block.page.layout.rules, x0, y0, size) & (nearest > 0.4)
-    labels, marks = _label_rest(labels, rules, len(own))
+    labels, special_tokens = _label_rest(labels, rules, len(own))
     member = np.zeros((len(own), 100), bool)
     for a, b in own.bigrams():
         member[[a, b], 10 * own.value[a] + own.value[b]] = True
-    return BlockRegions(labels, own.value, member, *marks, (x0, y0, x0 + size[1], y0 + size[0]))
+    return BlockRegions(labels, own.value, member, *special_tokens, (x0, y0, x0 + size[1], y0 + size[0]))
 
 
 def _window_corner(block: TableBlock, size: tuple[int, int]) -> tuple[int, int]:
@@ -68,12 +68,12 @@ def _label_rest(labels: np.ndarray, rules: np.ndarray, digits: int) -> tuple[np.
     Pixels that belong to both a ruled line and a digit are assigned to the line.
     """
     labels, following = labels.copy(), digits
-    marks = []
+    special_tokens = []
     for mask in (rules, (labels < 0) & ~rules):
-        marks.append(following if mask.any() else -1)
+        special_tokens.append(following if mask.any() else -1)
         labels[mask] = following
         following += int(mask.any())
-    return labels, (marks[0], marks[1])
+    return labels, (special_tokens[0], special_tokens[1])
 
 
 def _downscale_mask(mask: np.ndarray, x0: int, y0: int, size: tuple[int, int]) -> np.ndarray:

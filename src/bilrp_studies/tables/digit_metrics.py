@@ -77,8 +77,8 @@ def match_digits(detections: Detections, digits: Digits, *, max_distance: float 
     value = detections.value[inside]
     right, used = 0, np.zeros(len(points), bool)
     if len(points):
-        near = KDTree(points).query_ball_point(np.stack([digits.x, digits.y], axis=1), max_distance)
-        for digit, candidates in zip(digits.value, near, strict=True):
+        neighbours = KDTree(points).query_ball_point(np.stack([digits.x, digits.y], axis=1), max_distance)
+        for digit, candidates in zip(digits.value, neighbours, strict=True):
             same = [c for c in candidates if value[c] == digit and not used[c]]
             if same:
                 used[same[0]] = True

@@ -61,14 +61,14 @@ def plot_digits(net: DigitNet, page: Page, *, threshold: float) -> Figure:
     """
     with torch.no_grad():
         ink = page.network_ink()
-        found = digit_metrics.detect(net(torch.from_numpy(ink)[None, None]), threshold=threshold)
+        result = digit_metrics.detect(net(torch.from_numpy(ink)[None, None]), threshold=threshold)
     d = page.digits
     x0, y0 = max(int(d.x.min()) - 40, 0), max(int(d.y.min()) - 70, 0)
     window = ink[y0 : y0 + 200, x0 : x0 + 400]
     drawn = new_figure(8, 4.2)
     axes = drawn.add_subplot()
     axes.imshow(1 - 0.6 * window, cmap="gray", vmin=0, vmax=1, interpolation="lanczos")
-    for value, x, y in zip(found.value, found.x - x0, found.y - y0, strict=True):
+    for value, x, y in zip(result.value, result.x - x0, result.y - y0, strict=True):
         if 2 < x < window.shape[1] - 2 and 8 < y < window.shape[0] - 2:
             axes.text(
                 x,
@@ -200,12 +200,12 @@ def _draw_pair(axes: Axes, explained: ExplainedBlockPair, images: Sequence[Any])
         axes.imshow(
             0.25 + 0.75 * picture, cmap="gray", vmin=0, vmax=1, extent=extent, interpolation="lanczos"
         )
-    made = compute_links(explained.explanation.relevance, "tables", min_opacity=1 / 255)
+    relevance = compute_links(explained.explanation.relevance, "tables", min_opacity=1 / 255)
     middles = [_region_centers(s) for s in spots]
-    start = middles[0][made.rows.numpy()]
-    stop = middles[1][made.columns.numpy()] + [width + gap, 0]
-    colours = np.where(made.value.numpy()[:, None] > 0, to_rgba(RED), to_rgba(BLUE))
-    colours[:, 3] = made.opacity.numpy()
+    start = middles[0][relevance.rows.numpy()]
+    stop = middles[1][relevance.columns.numpy()] + [width + gap, 0]
+    colours = np.where(relevance.value.numpy()[:, None] > 0, to_rgba(RED), to_rgba(BLUE))
+    colours[:, 3] = relevance.opacity.numpy()
     axes.add_collection(
         LineCollection(np.stack([start, stop], axis=1).tolist(), colors=colours, linewidths=1.1)
     )

@@ -49,12 +49,12 @@ def measure_all(split: PageSplit, model: DigitModel, settings: TablesSettings, b
     """
     encoder = build_encoder(model.net)
     scores = page_evaluation.score_pages(model.net, split.test, threshold=model.threshold, bar=bar)
-    whole, small, missing = load_vgg_encoders(settings.vgg_weights)
+    full, small, missing = load_vgg_encoders(settings.vgg_weights)
     every = _cut_all_blocks([*split.train, *split.validation, *split.test])
     tests = _cut_all_blocks(split.test)
     rng = np.random.default_rng(settings.seed)
     compared = [tests[i] for i in rng.permutation(len(tests))[:96]]
-    similar = page_evaluation.compare_blocks({"bigram": encoder, **whole}, compared, bar=bar)
+    similar = page_evaluation.compare_blocks({"bigram": encoder, **full}, compared, bar=bar)
     explained = explain_all(
         {"bigram": encoder, **small},
         page_evaluation.choose_similar_pairs(split.test, settings.pairs),
@@ -91,8 +91,8 @@ def _cut_all_blocks(pages: Sequence[Page]) -> list[TableBlock]:
 def load_vgg_encoders(weights: Path | None) -> tuple[dict[str, Encoder], dict[str, Encoder], str | None]:
     """Return VGG-16 at layer 17 for blocks of one size and for small windows; empty, with a reason, if unavailable."""
     try:
-        whole = vgg16(17, weights=weights, size=(136, 288), resize="stretch")
-        return {"vgg17": whole}, {"vgg17": vgg16(17, weights=weights, size=None)}, None
+        full = vgg16(17, weights=weights, size=(136, 288), resize="stretch")
+        return {"vgg17": full}, {"vgg17": vgg16(17, weights=weights, size=None)}, None
     except BilrpError as error:
         return {}, {}, str(error)
 

@@ -76,13 +76,13 @@ def score_pages(
         bar: Progress bar.
     """
     part_two = BigramNet(torch.nn.Identity())
-    found = []
+    items = []
     for page in track_progress(pages, "reading digits", bar):
         maps = net(torch.from_numpy(page.network_ink())[None, None])
         score = digit_metrics.match_digits(digit_metrics.detect(maps, threshold=threshold), page.digits)
         cells = [text for row in page.transcription.values for text in row]
-        found.append(PageScore(page.name, score, part_two(maps)[0].numpy(), count_bigrams(cells)))
-    return found
+        items.append(PageScore(page.name, score, part_two(maps)[0].numpy(), count_bigrams(cells)))
+    return items
 
 
 def digit_f1(scores: Sequence[PageScore]) -> float:
@@ -160,13 +160,13 @@ def choose_similar_pairs(pages: Sequence[Page], count: int) -> list[tuple[TableB
     likeness = cosine_matrix(counts, counts)
     owner = np.array([id(b.page) for b in blocks])
     likeness[owner[:, None] == owner[None]] = -1
-    found: list[tuple[TableBlock, TableBlock]] = []
-    while len(found) < count and likeness.max() > 0:
+    result: list[tuple[TableBlock, TableBlock]] = []
+    while len(result) < count and likeness.max() > 0:
         i, j = np.unravel_index(int(np.argmax(likeness)), likeness.shape)
-        found.append((blocks[int(i)], blocks[int(j)]))
+        result.append((blocks[int(i)], blocks[int(j)]))
         for k in (i, j):
             likeness[k], likeness[:, k] = -1, -1
-    return found
+    return result
 
 
 def draw_random_pairs(
@@ -181,11 +181,11 @@ def draw_random_pairs(
     """
     rng = np.random.default_rng(seed)
     blocks = [cut_blocks(page, rows=SMALL_BLOCK_CELLS[0], columns=SMALL_BLOCK_CELLS[1]) for page in pages]
-    found = []
+    items = []
     for _ in range(count):
         first, second = rng.choice(len(blocks), size=2, replace=False)
-        found.append(tuple(blocks[i][rng.integers(len(blocks[i]))] for i in (first, second)))
-    return found
+        items.append(tuple(blocks[i][rng.integers(len(blocks[i]))] for i in (first, second)))
+    return items
 
 
 @dataclass(frozen=True)
@@ -212,9 +212,12 @@ def explain_pair(name: str, encoder: Encoder, blocks: tuple[TableBlock, TableBlo
         x = read_window(name, encoder, block, spot.window)
         sides.append(decompose(encoder, x, regions=by_labels(torch.from_numpy(spot.labels))))
         spots.append(spot)
-    found = pair(sides[0], sides[1], similarity="dot")
+    explanation = pair(sides[0], sides[1], similarity="dot")
     return ExplainedBlockPair(
-        name, blocks, found, bigram_agreement.measure_agreement(found.relevance.numpy(), spots[0], spots[1])
+        name,
+        blocks,
+        explanation,
+        bigram_agreement.measure_agreement(explanation.relevance.numpy(), spots[0], spots[1]),
     )
 
 
@@ -274,14 +277,14 @@ def search_copies(
     table = np.array(
         [embed(encoder, b.crop_scan()) for b in track_progress(database, "indexing blocks", bar)]
     )
-    place = {id(b): i for i, b in enumerate(database)}
+    position = {id(b): i for i, b in enumerate(database)}
     right: dict[str, list[bool]] = {kind: [] for kind in DISTORTIONS}
     hits = []
     for block in track_progress(queries, "finding copies", bar):
         for kind in DISTORTIONS:
             picture = distort(block, kind, rng)
             best = int(np.argmax(cosine_matrix(embed(encoder, picture)[None], table)[0]))
-            right[kind].append(best == place[id(block)])
+            right[kind].append(best == position[id(block)])
             if kind == "all":
                 hits.append((block, database[best], picture, kind))
     first = {kind: float(np.mean(answers)) for kind, answers in right.items()}
@@ -316,9 +319,9 @@ def check_encoder(net: DigitNet, page: Page, block: TableBlock) -> EncoderChecks
     encoder = build_encoder(net)
     small = Image.fromarray((255 * page.gray).astype(np.uint8)).resize((1359, 855), Image.Resampling.LANCZOS)
     start = time.perf_counter()
-    whole = decompose(encoder, small)
+    full = decompose(encoder, small)
     seconds = time.perf_counter() - start
-    rest = float(whole.unattributed.abs().max() / whole.embedding.abs().max().clamp(min=1e-12))
+    rest = float(full.unattributed.abs().max() / full.embedding.abs().max().clamp(min=1e-12))
     gap = float((pushed.parts - pulled.parts).abs().max()) / scale
     return EncoderChecks(rest, gap, seconds, (1359, 855))
 
@@ -344,7 +347,7 @@ def evaluate_out_of_domain(encoder: Encoder, page: Page) -> list[OutOfDomainResu
     """Run the encoder on images that are not tables; bigrams are counted per million network pixels."""
     gray = Image.fromarray((255 * page.gray).round().astype(np.uint8))
     like = embed(encoder, gray)
-    found = []
+    items = []
     for kind, picture in (("the page itself", gray), *_out_of_domain_images(gray)):
         try:
             layout = find_layout(picture)
@@ -355,10 +358,10 @@ def evaluate_out_of_domain(encoder: Encoder, page: Page) -> list[OutOfDomainResu
         with torch.no_grad():
             sums = encoder.module(ink)[0].numpy()
         density = float(sums.sum()) / ink.numel() * 1e6
-        found.append(
+        items.append(
             OutOfDomainResult(kind, message, density, float(cosine_matrix(sums[None], like[None])[0, 0]))
         )
-    return found
+    return items
 
 
 def _out_of_domain_images(gray: Image.Image) -> list[tuple[str, Image.Image]]:

@@ -106,10 +106,10 @@ def straighten(ink: np.ndarray) -> tuple[np.ndarray, float, float]:
     """
     from scipy import ndimage
 
-    found = estimate_digit_height(ink)
-    if found is None:
+    result = estimate_digit_height(ink)
+    if result is None:
         raise InputError("no table found: the page has almost no glyph-like shapes")
-    factor = float(np.clip(LAYOUT_DIGIT_HEIGHT / found, 0.2, 6.0))
+    factor = float(np.clip(LAYOUT_DIGIT_HEIGHT / result, 0.2, 6.0))
     if max(ink.shape) * factor > 8000:
         raise InputError("no table found: its glyphs are too small for a page of this size")
     ink = np.clip(resize_array(ink, (round(ink.shape[0] * factor), round(ink.shape[1] * factor))), 0, 1)
@@ -165,8 +165,8 @@ def _find_rows(digit_glyphs: Glyphs) -> np.ndarray:
     lines = peaks[counts >= 0.35 * counts.max()] if peaks.size else peaks
     if lines.size < 3:
         raise InputError(f"no table found: only {lines.size} text lines of one kind on the page")
-    near = np.abs(digit_glyphs.y[None] - lines[:, None]) < 0.3 * LAYOUT_DIGIT_HEIGHT
-    return np.array([np.median(digit_glyphs.y[n]) for n in near])
+    neighbours = np.abs(digit_glyphs.y[None] - lines[:, None]) < 0.3 * LAYOUT_DIGIT_HEIGHT
+    return np.array([np.median(digit_glyphs.y[n]) for n in neighbours])
 
 
 def _find_words(glyphs: Glyphs, y: float) -> np.ndarray:
@@ -231,18 +231,18 @@ def regularize_columns(columns: np.ndarray, coverage: np.ndarray) -> np.ndarray:
         parted += (
             [(left + i * step, left + i * step + width) for i in range(count)] if step else [(left, right)]
         )
-    found = parted[:1]
+    result = parted[:1]
     for left, right in parted[1:]:
-        count = max(0, round((left - found[-1][0]) / pitch) - 1)
-        step = (left - found[-1][0]) / (count + 1)
-        start = found[-1][0]
+        count = max(0, round((left - result[-1][0]) / pitch) - 1)
+        step = (left - result[-1][0]) / (count + 1)
+        start = result[-1][0]
         faint = [_find_faint_column(coverage, start + i * step, width, pitch) for i in range(1, count + 1)]
-        found += [*(each for each in faint if each is not None), (left, right)]
-    while (before := _find_faint_column(coverage, found[0][0] - pitch, width, pitch)) is not None:
-        found.insert(0, before)
-    while (after := _find_faint_column(coverage, found[-1][0] + pitch, width, pitch)) is not None:
-        found.append(after)
-    return np.array(found)
+        result += [*(each for each in faint if each is not None), (left, right)]
+    while (before := _find_faint_column(coverage, result[0][0] - pitch, width, pitch)) is not None:
+        result.insert(0, before)
+    while (after := _find_faint_column(coverage, result[-1][0] + pitch, width, pitch)) is not None:
+        result.append(after)
+    return np.array(result)
 
 
 def _common_width_and_pitch(columns: np.ndarray) -> tuple[float, float] | None:
@@ -318,7 +318,7 @@ def _find_borders(columns: np.ndarray, rules: np.ndarray, rows: np.ndarray) -> n
     for left, right in zip(columns[:-1, 1], columns[1:, 0], strict=True):
         gutter = ruled[int(left) : int(right) + 1]
         best = int(np.argmax(gutter)) if gutter.size else 0
-        found = gutter.size > 0 and gutter[best] > 0.15 * len(body)
-        inner.append(left + best if found else (left + right) / 2)
+        result = gutter.size > 0 and gutter[best] > 0.15 * len(body)
+        inner.append(left + best if result else (left + right) / 2)
     margin = 0.4 * LAYOUT_DIGIT_HEIGHT
     return np.array([columns[0, 0] - margin, *inner, columns[-1, 1] + margin])

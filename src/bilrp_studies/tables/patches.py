@@ -154,8 +154,8 @@ def line_gap_centers(page: Page) -> np.ndarray:
     d = page.digits
     rows = np.array([np.median(d.y[d.row == r]) for r in range(d.row.max() + 1)])
     step = np.diff(rows, append=np.nan)[d.row]
-    near = d.certain & (step < 1.7 * LAYOUT_DIGIT_HEIGHT / LAYOUT_SCALE)
-    return np.stack([d.x[near], d.y[near] + step[near] / 2], axis=1)
+    neighbours = d.certain & (step < 1.7 * LAYOUT_DIGIT_HEIGHT / LAYOUT_SCALE)
+    return np.stack([d.x[neighbours], d.y[neighbours] + step[neighbours] / 2], axis=1)
 
 
 def letter_centers(page: Page) -> np.ndarray:
@@ -165,7 +165,7 @@ def letter_centers(page: Page) -> np.ndarray:
     letter.
     """
     d = page.digits
-    glyphs, found = page.layout.glyphs, []
+    glyphs, result = page.layout.glyphs, []
     top, bottom = (
         d.y.min() * LAYOUT_SCALE - 0.6 * LAYOUT_DIGIT_HEIGHT,
         d.y.max() * LAYOUT_SCALE + 0.6 * LAYOUT_DIGIT_HEIGHT,
@@ -180,8 +180,8 @@ def letter_centers(page: Page) -> np.ndarray:
     for word in _group_words(glyphs.select(off & sized)):
         low = (word.height < 0.68 * LAYOUT_DIGIT_HEIGHT) & (word.width > 0.3 * LAYOUT_DIGIT_HEIGHT)
         if len(word.boxes) >= 6 or low.sum() >= 2:
-            found.append(np.stack([word.x, word.y], axis=1) / LAYOUT_SCALE)
-    return np.concatenate(found) if found else np.zeros((0, 2))
+            result.append(np.stack([word.x, word.y], axis=1) / LAYOUT_SCALE)
+    return np.concatenate(result) if result else np.zeros((0, 2))
 
 
 def _group_words(glyphs: Glyphs) -> list[Glyphs]:
@@ -218,13 +218,13 @@ def _paper_points(page: Page, rng: np.random.Generator) -> np.ndarray:
     points = points[page.ink[points[:, 1].astype(int), points[:, 0].astype(int)] == 0] / LAYOUT_SCALE
     points = _drop_near_digits(page, points, 9.0, 10.0)
     g = page.layout.glyphs
-    near = (np.abs(points[:, :1] - g.x / LAYOUT_SCALE) < 8) & (
+    neighbours = (np.abs(points[:, :1] - g.x / LAYOUT_SCALE) < 8) & (
         np.abs(points[:, 1:] - g.y / LAYOUT_SCALE) < 10
     )
-    return points[~near.any(axis=1)]
+    return points[~neighbours.any(axis=1)]
 
 
 def _drop_near_digits(page: Page, points: np.ndarray, dx: float, dy: float) -> np.ndarray:
     d = page.digits
-    near = (np.abs(points[:, :1] - d.x) < dx) & (np.abs(points[:, 1:] - d.y) < dy)
-    return points[~near.any(axis=1)]
+    neighbours = (np.abs(points[:, :1] - d.x) < dx) & (np.abs(points[:, 1:] - d.y) < dy)
+    return points[~neighbours.any(axis=1)]

@@ -23,7 +23,7 @@ def run(settings: TablesSettings) -> Report:
         split = split_pages(settings, bar)
         model = load_or_train(split, settings, bar)
         rows = [] if settings.weights else measure_learning_curve(split, model, settings, bar)
-        found = measure_all(split, model, settings, bar)
-    results = {**found.results, "learning_curve": rows, "train_seconds": model.train_seconds}
+        result = measure_all(split, model, settings, bar)
+    results = {**result.results, "learning_curve": rows, "train_seconds": model.train_seconds}
     results["study_seconds"] = time.perf_counter() - start
-    return report.build_report(split, model, found, rows, results, settings)
+    return report.build_report(split, model, result, rows, results, settings)

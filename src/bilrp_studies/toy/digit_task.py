@@ -136,8 +136,8 @@ def train(
         a = codes[which, digits].flatten(2)
         for weight in stacked:
             a = torch.relu(a @ weight)
-        wanted = counts[:, :batch_size] @ counts[:, batch_size:].mT
-        loss = (a[:, :batch_size] @ a[:, batch_size:].mT - wanted).square().mean((1, 2)).sum()
+        expected = counts[:, :batch_size] @ counts[:, batch_size:].mT
+        loss = (a[:, :batch_size] @ a[:, batch_size:].mT - expected).square().mean((1, 2)).sum()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -76,22 +76,22 @@ def curvature(net: nn.Sequential, pairs: Pairs, chunk: int = 250) -> Tensor:
         pairs: Pairs to explain.
         chunk: Pairs per batch.
     """
-    found = []
+    items = []
     for a, b in zip(pairs.a.split(chunk), pairs.b.split(chunk), strict=True):
         hessian = jacobian(net, a).mT @ jacobian(net, b)
-        found.append(
+        items.append(
             hessian.square().reshape(-1, SEQUENCE_LENGTH, DIGIT_DIM, SEQUENCE_LENGTH, DIGIT_DIM).sum((2, 4))
         )
-    return torch.cat(found)
+    return torch.cat(items)
 
 
 def jacobian(net: nn.Sequential, x: Tensor) -> Tensor:
     """J [n, 50, 60]: the product of the weights, masked by the ReLUs."""
-    found, a = torch.eye(x.shape[1]), x
+    result, a = torch.eye(x.shape[1]), x
     for weight in weight_matrices(net):
         a = torch.relu(a @ weight.T)
-        found = (a > 0).float()[:, :, None] * (weight @ found)
-    return found
+        result = (a > 0).float()[:, :, None] * (weight @ result)
+    return result
 
 
 def integrated_hessians(net: nn.Sequential, pairs: Pairs, *, baseline: Tensor, steps: int = 16) -> Tensor:

@@ -52,21 +52,21 @@ def measure_network(net: nn.Sequential, vectors: Tensor, seed: int, *, pairs: in
         draw_pairs(vectors, pairs, torch.Generator().manual_seed(seed + k), require_match=True)
         for k in (3, 4)
     )
-    whole = draw_pairs(vectors, 5000, torch.Generator().manual_seed(seed + 5))
+    full = draw_pairs(vectors, 5000, torch.Generator().manual_seed(seed + 5))
     relevance = explain_all(net, test)
     middle = vectors.mean(0).repeat(SEQUENCE_LENGTH)
     shown = select_typical_pairs(relevance, test.truth)
     return SeedResult(
         seed=seed,
         digit_cosine=mean_cosine(vectors),
-        mse=float((predict(net, whole) - whole.truth.sum((1, 2))).square().mean()),
-        acs={name: evaluation.acs(found, test.truth) for name, found in relevance.items()},
+        mse=float((predict(net, full) - full.truth.sum((1, 2))).square().mean()),
+        acs={name: evaluation.acs(result, test.truth) for name, result in relevance.items()},
         gamma_curve=[evaluation.acs(bilrp_relevance(net, test, gamma), test.truth) for gamma in GAMMAS],
         acs_from_mean=evaluation.acs(integrated_hessians(net, test, baseline=middle), test.truth),
         conservation_error=float((relevance["bilrp"].sum((1, 2)) - predict(net, test)).abs().max()),
         tuning=tune_gammas(net, tuning, test),
         example_pairs=Pairs(*(t[shown] for t in (test.digits_a, test.digits_b, test.a, test.b))),
-        example_relevance={name: found[shown] for name, found in relevance.items()},
+        example_relevance={name: result[shown] for name, result in relevance.items()},
     )
 
 
@@ -78,7 +78,7 @@ def select_typical_pairs(relevance: dict[str, Tensor], truth: Tensor, count: int
         truth: Ground truth, [n, 6, 6].
         count: Number of pairs.
     """
-    cosines = torch.stack([evaluation.cosine(found, truth) for found in relevance.values()])
+    cosines = torch.stack([evaluation.cosine(result, truth) for result in relevance.values()])
     return (cosines - cosines.mean(1, keepdim=True)).square().sum(0).argsort()[:count]
 
 

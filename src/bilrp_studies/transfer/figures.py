@@ -29,14 +29,18 @@ def plot_layers(
         style: Preset for the links.
     """
     canvas = new_figure((5.2 * len(explanations), 2.75))
-    for place, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
-        axes = canvas.add_axes((place / len(explanations) + 0.01, 0.02, 1 / len(explanations) - 0.02, 0.84))
-        made = links.compute_links(explanation.relevance, style, min_opacity=render.MIN_OPACITY)
+    for position, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
+        axes = canvas.add_axes(
+            (position / len(explanations) + 0.01, 0.02, 1 / len(explanations) - 0.02, 0.84)
+        )
+        relevance = links.compute_links(explanation.relevance, style, min_opacity=render.MIN_OPACITY)
         a, b = explanation.a, explanation.b
         assert a.input_image is not None and b.input_image is not None
         assert a.regions.boxes is not None and b.regions.boxes is not None
         boxes = a.regions.boxes, b.regions.boxes
-        render.draw_arcs(axes, (a.input_image, b.input_image), boxes, made, render.resolve_palette("paper"))
+        render.draw_arcs(
+            axes, (a.input_image, b.input_image), boxes, relevance, render.resolve_palette("paper")
+        )
         text = f"{title}: {count_effective_regions(explanation.relevance):.0f} effective regions"
         axes.set_title(text, fontsize=11, color=render.TEXT_COLOR)
     return canvas
@@ -68,10 +72,10 @@ def plot_accuracies(
     above.errorbar(places, means, yerr=stds, fmt="o-", color="#d7191c", capsize=3, label="these pictures")
     above.set(ylabel="accuracy", ylim=(0, 1.02))
     above.legend(frameon=False, fontsize=9, loc="lower left")
-    for place, layer in zip(places, layers, strict=True):
+    for position, layer in zip(places, layers, strict=True):
         jitter = np.linspace(-0.08, 0.08, len(effective_regions[layer])) if effective_regions[layer] else []
         below.plot(
-            place + np.asarray(jitter),
+            position + np.asarray(jitter),
             effective_regions[layer],
             "o",
             color="#2166d1",

@@ -24,17 +24,17 @@ def run(settings: TransferSettings) -> Report:
     >>> run(TransferSettings(data=Path("faces"), crop=0.6)).results["accuracy"]["17"]  # doctest: +SKIP
     0.83
     """
-    found = image_folders.read_classes(settings.data, size=settings.size, crop=settings.crop)
-    kept = settings.out / "cache" if settings.cache is None else settings.cache
+    result = image_folders.read_classes(settings.data, size=settings.size, crop=settings.crop)
+    stored = settings.out / "cache" if settings.cache is None else settings.cache
     steps = load_layered_vgg(
-        settings.layers, weights=settings.weights, cache_folder=kept, progress=settings.progress
+        settings.layers, weights=settings.weights, cache_folder=stored, progress=settings.progress
     )
-    pixels = [item.pixels for item in found.items]
-    labels = np.unique([item.label for item in found.items], return_inverse=True)[1]
+    pixels = [item.pixels for item in result.items]
+    labels = np.unique([item.label for item in result.items], return_inverse=True)[1]
     with progress_bar(settings.progress) as bar:
         kernels = compute_grams(steps, pixels, bar)
         reached = dict(zip(steps.layers, measure_accuracies(kernels, labels, settings, bar), strict=True))
         best = max(reached, key=lambda layer: reached[layer].mean)
         chosen = choose_pairs(kernels[best], labels, count=settings.pairs, seed=settings.seed)
         explained = explain_pairs(steps, pixels, chosen, settings, bar)
-    return report.build_report(found, settings, labels, reached, chosen, explained, best)
+    return report.build_report(result, settings, labels, reached, chosen, explained, best)

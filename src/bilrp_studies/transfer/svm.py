@@ -115,12 +115,12 @@ def measure_accuracies(
         bar: Progress bar.
     """
     bar.start("support vector machines", len(kernels) * settings.splits)
-    found = []
+    items = []
     for kernel in kernels.values():
         rows = []
         for split in range(settings.splits):
             train, test = split_halves(labels, seed=settings.seed + split)
             rows.append(evaluate_svm(kernel, labels, train, test, seed=settings.seed + split))
             bar.advance()
-        found.append(Accuracy(*(tuple(column) for column in zip(*rows, strict=True))))
-    return found
+        items.append(Accuracy(*(tuple(column) for column in zip(*rows, strict=True))))
+    return items

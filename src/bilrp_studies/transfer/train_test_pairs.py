@@ -69,11 +69,11 @@ def explain_pairs(
     options: dict[str, Any] = {"regions": settings.regions, "project": settings.project}
     new = {i for pair in pairs for i in (pair.test, pair.train) if not is_cached(model, pixels[i], **options)}
     bar.start(f"explanations ({len(new)} pictures to decompose)", len(pairs))
-    found = []
+    items = []
     for pair in pairs:
-        found.append(explain_layers(model, pixels[pair.test], pixels[pair.train], **options))
+        items.append(explain_layers(model, pixels[pair.test], pixels[pair.train], **options))
         bar.advance()
-    return found
+    return items
 
 
 def count_effective_regions(relevance: Tensor | np.ndarray) -> float:

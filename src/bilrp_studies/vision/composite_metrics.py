@@ -80,7 +80,7 @@ def measure_pair(
     _, match, among, moved = apply_warp(a, regions, number)
     pairs, single = occlusion_effects(encoder, a, b, regions, (mean, blur))
     other = encoder.module(b).flatten()
-    found = {}
+    by_name = {}
     for name, parts in decomposers.items():
         plain = pair(parts(a), parts(b), similarity="dot")
         shares = {
@@ -94,13 +94,13 @@ def measure_pair(
                 pair(parts(a), parts(moved), similarity="dot"), match, mask=among
             ),
         }
-        found[name] = {
+        by_name[name] = {
             "unattributed": abs(plain.unattributed / plain.score),
             **{key: share.signed / share.chance for key, share in shares.items()},
             "occlusion of pairs": _mean_rank_correlation(plain.relevance, pairs),
             "occlusion": _mean_rank_correlation((parts(a).parts @ other)[None], single),
         }
-    return found
+    return by_name
 
 
 def _mean_rank_correlation(relevance: Tensor, references: Sequence[Tensor]) -> float:
@@ -169,11 +169,11 @@ def occlusion_effects(
     masks = regions.masks(torch.arange(regions.count), a.dtype)[:, 0] > 0
     pairs, single = [], []
     for blank in fills:
-        whole = [encoder.module(x).flatten(1) for x in (a, b)]
+        full = [encoder.module(x).flatten(1) for x in (a, b)]
         drops = [
             y - encoder.module(torch.where(masks, blank(x), x)).flatten(1)
-            for x, y in zip((a, b), whole, strict=True)
+            for x, y in zip((a, b), full, strict=True)
         ]
         pairs.append(drops[0] @ drops[1].T)
-        single.append(drops[0] @ whole[1].T)
+        single.append(drops[0] @ full[1].T)
     return pairs, [each.T for each in single]

@@ -61,16 +61,16 @@ def compare_models(
         bar: Progress bar, advanced once per pair.
     """
     bar.start("beside VGG-16", min(len(images), settings.pairs + 1) - 1)
-    found, before = [], None
+    result, before = [], None
     for item in images[: settings.pairs + 1]:
         now = tuple(_decompose_image(net, item, settings) for net in encoders)
         if before is not None:
-            found.append(
+            result.append(
                 _compare_pair([pair(a, b, similarity="cosine") for a, b in zip(before, now, strict=True)])
             )
             bar.advance()
         before = now
-    return found
+    return result
 
 
 def _decompose_image(encoder: Encoder, image: LabeledImage, settings: VisionSettings) -> Decomposition:

@@ -66,10 +66,10 @@ def collect_results(
     options = {"block": len(WARPS), "resamples": settings.resamples, "seed": settings.seed}
     table = {
         net: {
-            name: {key: interval([row[name][key] for row in found], **options) for key in MEASURES}
-            for name in found[0]
+            name: {key: interval([row[name][key] for row in result], **options) for key in MEASURES}
+            for name in result[0]
         }
-        for net, found in rows.items()
+        for net, result in rows.items()
     }
     agreement = {
         key: interval([getattr(each, key) for each in agreements], **options) for key in ("pairs", "regions")
@@ -87,12 +87,12 @@ def collect_results(
 
 def describe_results(results: Mapping[str, Any]) -> str:
     """Return a paragraph: how much each candidate leaves unattributed, and how well it finds a planted patch."""
-    said = []
+    text = []
     for net, table in results["table"].items():
         least = min(table, key=lambda name: table[name]["unattributed"]["mean"])
-        kept = {n: row for n, row in table.items() if row["unattributed"]["mean"] < 0.5}
-        best = max(kept or table, key=lambda name: table[name]["planted"]["mean"])
-        said.append(
+        stored = {n: row for n, row in table.items() if row["unattributed"]["mean"] < 0.5}
+        best = max(stored or table, key=lambda name: table[name]["planted"]["mean"])
+        text.append(
             f"{net}: {least} leaves least unattributed ({_format_unattributed(table[least])}); of those "
             f"that leave less than half, "
             f"{best} finds a planted patch best ({format_interval(table[best]['planted'])} × chance, "
@@ -101,7 +101,7 @@ def describe_results(results: Mapping[str, Any]) -> str:
         )
     together = results["agreement"]["regions"]
     return (
-        f"{'. '.join(said)}. With VGG-16, MobileNetV2 agrees on regions at a rank correlation of "
+        f"{'. '.join(text)}. With VGG-16, MobileNetV2 agrees on regions at a rank correlation of "
         f"{format_interval(together)}."
     )
 
@@ -141,10 +141,10 @@ def _agreement_blocks(agreements: Sequence[PairAgreement], results: Mapping[str,
     pictures = [
         Picture(
             f"{end}-{number}.png",
-            found.plot(title=f"{name}: {title}"),
+            result.plot(title=f"{name}: {title}"),
             f"{c.a} and {c.b} by {name}: rank correlation of regions {c.regions:.2f}.",
         )
         for end, title, c in (("most", "most agreement", order[0]), ("least", "least agreement", order[-1]))
-        for number, (name, found) in enumerate(zip(("MobileNetV2", "VGG-16"), c.explanations, strict=True))
+        for number, (name, result) in enumerate(zip(("MobileNetV2", "VGG-16"), c.explanations, strict=True))
     ]
     return [words, Table(header, rows, "Where they agree most and least."), *pictures]

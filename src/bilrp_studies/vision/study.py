@@ -36,20 +36,20 @@ def run(settings: VisionSettings) -> Report:
     >>> found["table"]["mobilenet"]["secant to the blurred picture"]["unattributed"]  # doctest: +SKIP
     {'mean': 0.13, 'low': 0.11, 'high': 0.16}
     """
-    found = image_folders.read_stills(settings.data, size=settings.size)
-    if len(found.items) < MIN_PHOTOGRAPHS:
+    result = image_folders.read_stills(settings.data, size=settings.size)
+    if len(result.items) < MIN_PHOTOGRAPHS:
         raise InputError(f"{settings.data}: at least {MIN_PHOTOGRAPHS} readable photographs are needed")
     nets = [
         maker(size=settings.size, progress=settings.progress)
         for maker in (encoders.mobilenet, encoders.efficientnet)
     ]
-    pixels = [item.pixels for item in found.items[: settings.pairs + 1]]
+    pixels = [item.pixels for item in result.items[: settings.pairs + 1]]
     cache = Cache(settings.out / "cache")
     with torch.no_grad(), progress_bar(settings.progress) as bar:
         rows = {net.name: measure_pairs(net, pixels, settings, cache, bar) for net in nets}
         both = (nets[0], model_agreement.load_pooled_vgg(settings))
-        compared = model_agreement.compare_models(both, found.items, settings, bar)
-    return report.build_report(rows, compared, settings, found)
+        compared = model_agreement.compare_models(both, result.items, settings, bar)
+    return report.build_report(rows, compared, settings, result)
 
 
 def measure_pairs(
@@ -66,12 +66,13 @@ def measure_pairs(
     """
     inputs = [read_tensor(encoder, each) for each in pixels]
     given = {
-        name: CachedDecomposer(encoder, settings.regions, book) for name, book in CANDIDATE_COMPOSITES.items()
+        name: CachedDecomposer(encoder, settings.regions, composite)
+        for name, composite in CANDIDATE_COMPOSITES.items()
     }
     assert isinstance(encoder.module, nn.Module)
     # The number of pairs and of resamples does not affect the results of one pair.
     chosen = settings.result_options() | {"pairs": 0, "resamples": 0}
-    names = [book.name for book in CANDIDATE_COMPOSITES.values()]
+    names = [composite.name for composite in CANDIDATE_COMPOSITES.values()]
     origin = {
         "weights": hash_weights(encoder.module),
         "composites": names,
