@@ -87,8 +87,8 @@ def subject(folder: Path) -> StudySentence:
 
 def test_a_selection_is_the_sentence_without_the_other_words(subject: StudySentence) -> None:
     assert subject.names == ["The", "cat", "sat", "."]
-    stored = torch.tensor([[True, False, True, True], [False, True, False, False]])
-    result = subject.embed(stored)
+    mask = torch.tensor([[True, False, True, True], [False, True, False, False]])
+    result = subject.embed(mask)
     for row, text in enumerate(("The sat.", "cat")):
         # positions close up where words are deleted, as they do in the shorter text
         torch.testing.assert_close(
@@ -109,9 +109,9 @@ def test_no_selection_is_embedded_twice(folder: Path) -> None:
 
     counted = replace(encoder, module=counting)
     subject = StudySentence(counted, counted, "The cat sat.")
-    stored, embedded = subject.all_subsets
-    assert sum(runs) == len(stored) == 16
-    second = subject.embed(stored[[3, 3, 0, 15]])
+    mask, embedded = subject.all_subsets
+    assert sum(runs) == len(mask) == 16
+    second = subject.embed(mask[[3, 3, 0, 15]])
     assert sum(runs) == 16 and torch.equal(second.double(), embedded[[3, 3, 0, 15]])
     assert torch.equal(subject.embedding.double(), embedded[15]) and sum(runs) == 16
 
@@ -121,10 +121,10 @@ def test_shapley_values_by_all_orders(subject: StudySentence) -> None:
     count = len(subject.words)
     expected = torch.zeros(count, subject.embedding.numel(), dtype=torch.float64)
     for order in itertools.permutations(range(count)):
-        stored = torch.zeros(count + 1, count, dtype=torch.bool)
+        mask = torch.zeros(count + 1, count, dtype=torch.bool)
         for position, word in enumerate(order):
-            stored[position + 1 :, word] = True
-        steps = subject.embed(stored).double()
+            mask[position + 1 :, word] = True
+        steps = subject.embed(mask).double()
         expected[list(order)] += (steps[1:] - steps[:-1]) / math.factorial(count)
     torch.testing.assert_close(subject.shapley_values(), expected, rtol=0, atol=1e-10)
 
@@ -145,9 +145,9 @@ def test_deletion_and_selections(subject: StudySentence) -> None:
     for order in (relevance.sum(1).argsort(descending=True), relevance.sum(0).argsort(descending=True)):
         heights = []
         for gone in range(4):
-            stored = torch.ones(1, 4, dtype=torch.bool)
-            stored[0, order[:gone]] = False
-            heights.append(float(subject.embed(stored)[0] @ subject.embedding))
+            mask = torch.ones(1, 4, dtype=torch.bool)
+            mask[0, order[:gone]] = False
+            heights.append(float(subject.embed(mask)[0] @ subject.embedding))
         areas.append(sum((x + y) / 2 for x, y in itertools.pairwise(heights)) / 3 / heights[0])
     assert word_metrics.deletion_area(relevance, subject, subject, points=4) == pytest.approx(sum(areas) / 2)
 
@@ -176,7 +176,9 @@ def test_the_whole_study_and_its_report(
     page = (settings.out / "report.html").read_text()
     assert "measures.png" in page and "Ours against each other method" in page
     tables = [block for section in first.sections for block in section.blocks if isinstance(block, Table)]
-    assert len(tables) == 7 and any("cat" in str(row) for row in tables[-2].rows)  # the last one has the settings
+    assert len(tables) == 7 and any(
+        "cat" in str(row) for row in tables[-2].rows
+    )  # the last one has the settings
 
 
 def test_an_interrupted_study_goes_on(

@@ -164,8 +164,8 @@ class CaptionModel:
 
     def embed_captions(self, captions: Sequence[str]) -> Tensor:
         """Return the embeddings of captions of any lengths."""
-        ids, stored = tokenize(captions)
-        return self.text_encoder(self.text_encoder.token_embedding(ids), stored)
+        ids, mask = tokenize(captions)
+        return self.text_encoder(self.text_encoder.token_embedding(ids), mask)
 
 
 def tokenize(captions: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -181,11 +181,11 @@ def tokenize(captions: Sequence[str]) -> tuple[Tensor, Tensor]:
     if longest > MAX_CAPTION_WORDS or not all(split):
         raise InputError(f"a caption has from one to {MAX_CAPTION_WORDS} words")
     ids = torch.zeros(len(split), longest, dtype=torch.long)
-    stored = torch.zeros(len(split), longest, dtype=torch.bool)
+    mask = torch.zeros(len(split), longest, dtype=torch.bool)
     for row, words in enumerate(split):
         ids[row, : len(words)] = torch.tensor([VOCABULARY.index(word) for word in words])
-        stored[row, : len(words)] = True
-    return ids, stored
+        mask[row, : len(words)] = True
+    return ids, mask
 
 
 def init_model(seed: int) -> CaptionModel:
@@ -213,14 +213,14 @@ def load_or_train(*, steps: int, seed: int, cache: Cache, bar: Progress) -> Capt
         "captions",
         {"start": start, "steps": steps, "seed": seed, "batch": BATCH_SCENES, "version": CACHE_VERSION},
     )
-    response = cache.get(CACHE_KIND, key)
-    if response is None:
+    cached = cache.get(CACHE_KIND, key)
+    if cached is None:
         train(model, draw_batches(seed, steps), steps, bar)
         learnt = {f"{n}.{k}": v for n, tower in dual_encoder.items() for k, v in tower.state_dict().items()}
         cache.put(CACHE_KIND, key, learnt)
     else:
         for name, tower in dual_encoder.items():
-            tower.load_state_dict({k: response[0][f"{name}.{k}"] for k in tower.state_dict()})
+            tower.load_state_dict({k: cached[0][f"{name}.{k}"] for k in tower.state_dict()})
     return model
 
 
@@ -290,10 +290,10 @@ def match_captions(batch: Sequence[Scene]) -> Tensor:
     """Return the matrix [scene, caption]: True where the scene contains every object that the caption names."""
 
     def marked(items: Sequence[Any]) -> Tensor:
-        special_tokens = torch.zeros(len(COLORS) * len(SHAPES))
+        present = torch.zeros(len(COLORS) * len(SHAPES))
         for item in items:
-            special_tokens[list(COLORS).index(item.color) * len(SHAPES) + SHAPES.index(item.shape)] = 1
-        return special_tokens
+            present[list(COLORS).index(item.color) * len(SHAPES) + SHAPES.index(item.shape)] = 1
+        return present
 
     there = torch.stack([marked(scene.objects) for scene in batch])
     named = torch.stack([marked(scene.named_objects) for scene in batch])

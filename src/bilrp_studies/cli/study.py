@@ -93,8 +93,8 @@ def print_report(report: Report, out: Path) -> None:
 def _option_fields(settings: type[Settings]) -> list[tuple[Field[Any], Any]]:
     """Return the fields that are command-line options (those with a help text), with their types."""
     hints = get_type_hints(settings)
-    response = [(each, hints[each.name]) for each in fields(settings) if each.metadata.get("help")]
-    return sorted(response, key=lambda each: each[0].default is not MISSING)  # required options first
+    options = [(each, hints[each.name]) for each in fields(settings) if each.metadata.get("help")]
+    return sorted(options, key=lambda each: each[0].default is not MISSING)  # required options first
 
 
 def _make_parameter(field: Field[Any], kind: Any) -> Parameter:

@@ -71,7 +71,7 @@ def read_classes(
     'Ada'
     """
     folder = require_folder(folder)
-    stored, skipped, sizes = [], [], Counter()
+    usable, skipped, sizes = [], [], Counter()
     for path in _list_files(folder):
         name = path.relative_to(folder).as_posix()
         if path.suffix.lower() not in images.SUFFIXES:
@@ -81,22 +81,22 @@ def read_classes(
         else:
             pixels = _read_image(path, name, skipped, sizes, size=size, crop=crop)
             if pixels is not None:
-                stored.append(LabeledImage(name, name.split("/")[0], pixels))
+                usable.append(LabeledImage(name, name.split("/")[0], pixels))
         advance()
-    counts = Counter(item.label for item in stored)
+    counts = Counter(item.label for item in usable)
     lonely = {label for label, n in counts.items() if n < 2}
     skipped += [
         SkippedFile(item.name, "the only readable picture of its class: two are needed, one for each half")
-        for item in stored
+        for item in usable
         if item.label in lonely
     ]
-    stored = [item for item in stored if item.label not in lonely]
-    if len({item.label for item in stored}) < 2:
+    usable = [item for item in usable if item.label not in lonely]
+    if len({item.label for item in usable}) < 2:
         raise InputError(
             f"{folder}: two classes with at least two readable images each are needed (folder/<class>/*.jpg), "
-            f"found {len({item.label for item in stored})}{_first_skipped(skipped)}"
+            f"found {len({item.label for item in usable})}{_first_skipped(skipped)}"
         )
-    return FolderContents(tuple(stored), tuple(skipped), _size_notes(sizes, size))
+    return FolderContents(tuple(usable), tuple(skipped), _size_notes(sizes, size))
 
 
 def read_clips(
@@ -164,7 +164,7 @@ def read_stills(folder: str | Path, *, size: int, crop: float = 1.0) -> FolderCo
     else:
         folder = require_folder(folder)
         paths = _list_files(folder)
-    stored, skipped, sizes = [], [], Counter()
+    usable, skipped, sizes = [], [], Counter()
     for path in paths:
         name = path.relative_to(folder).as_posix()
         if path.suffix.lower() not in images.SUFFIXES:
@@ -172,10 +172,10 @@ def read_stills(folder: str | Path, *, size: int, crop: float = 1.0) -> FolderCo
             continue
         pixels = _read_image(path, name, skipped, sizes, size=size, crop=crop)
         if pixels is not None:
-            stored.append(LabeledImage(name, name, pixels))
-    if not stored:
+            usable.append(LabeledImage(name, name, pixels))
+    if not usable:
         raise InputError(f"{folder}: no readable images{_first_skipped(skipped)}")
-    return FolderContents(tuple(stored), tuple(skipped), _size_notes(sizes, size))
+    return FolderContents(tuple(usable), tuple(skipped), _size_notes(sizes, size))
 
 
 def crop_center(image: Image.Image, crop: float) -> Image.Image:

@@ -19,10 +19,10 @@ MAX_SPARSE_DENSITY = 0.4  # below this share of non-zero entries, parts are stor
 
 def load_decomposition(cache: Cache, key: str) -> Decomposition | None:
     """Load a cached decomposition, or None; one that cannot be restored counts as missing."""
-    response = cache.get("decomposition", key)
+    cached = cache.get("decomposition", key)
     try:
         with wrap_errors("damaged"):
-            return None if response is None else unpack(*response)
+            return None if cached is None else unpack(*cached)
     except BilrpError:
         return cache.drop("decomposition", key)
 
@@ -49,9 +49,9 @@ def load_or_compute_row(cache: Cache, key: str, compute: Callable[[], dict[str, 
     >>> load_or_compute_row(Cache(tmp), "ab12", lambda: {"insertion": 0.62})
     {'insertion': 0.62}
     """
-    response = cache.get("row", key)
-    if response is not None and "row" in response[1]:  # the cache has verified its checksum
-        return json.loads(response[1]["row"])
+    cached = cache.get("row", key)
+    if cached is not None and "row" in cached[1]:  # the cache has verified its checksum
+        return json.loads(cached[1]["row"])
     row = compute()
     cache.put("row", key, {}, {"row": json.dumps(row)})
     return row

@@ -68,8 +68,8 @@ def load_layered_vgg(
     if not chosen:
         raise InputError("name at least one layer, for example 17,31")
     encoder = vgg.vgg16(chosen[-1], weights=weights, size=None, progress=progress)
-    stored = Cache(None if cache_folder is None else Path(cache_folder))
-    return LayeredVGG(encoder, chosen, hash_weights(encoder.module), stored)  # type: ignore[arg-type]
+    cache = Cache(None if cache_folder is None else Path(cache_folder))
+    return LayeredVGG(encoder, chosen, hash_weights(encoder.module), cache)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)

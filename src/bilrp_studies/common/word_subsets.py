@@ -85,24 +85,24 @@ class StudySentence:
     def all_subsets(self) -> tuple[Bool[Tensor, "selections words"], Float[Tensor, "selections h"]]:
         """All 2ⁿ subsets of words (subset s keeps the words of its 1 bits), and their embeddings in float64."""
         count = len(self.words)
-        stored = (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1
-        return stored, self.embed(stored).double()
+        mask = (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1
+        return mask, self.embed(mask).double()
 
     def shapley_values(self) -> Float[Tensor, "words h"]:
         """Exact Shapley values of every coordinate: Σ_S |S|! (n−|S|−1)! / n! · (φ(S ∪ w) − φ(S)).
 
         ⟨φ, φ'⟩ is bilinear, so the product of two sentences' values is the exact value of each pair of words.
         """
-        stored, embedded = self.all_subsets
-        count = stored.shape[1]
-        sizes = stored.sum(1)
+        mask, embedded = self.all_subsets
+        count = mask.shape[1]
+        sizes = mask.sum(1)
         weights = torch.tensor(
             [math.factorial(k) * math.factorial(count - k - 1) / math.factorial(count) for k in range(count)],
             dtype=torch.float64,
         )
         items = []
         for word in range(count):
-            without = (~stored[:, word]).nonzero()[:, 0]
+            without = (~mask[:, word]).nonzero()[:, 0]
             gain = embedded[without + 2**word] - embedded[without]
             items.append(weights[sizes[without]] @ gain)
         return torch.stack(items)

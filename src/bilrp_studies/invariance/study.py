@@ -27,9 +27,9 @@ def run(settings: InvarianceSettings) -> Report:
     """
     change = optical_flow.parse_transform(settings.transform) if settings.transform else None
     result = _stills(settings, change) if change else _clips(settings)
-    stored = settings.out / "cache" if settings.cache is None else settings.cache
+    cache_folder = settings.out / "cache" if settings.cache is None else settings.cache
     steps = load_layered_vgg(
-        settings.layers, weights=settings.weights, cache_folder=stored, progress=settings.progress
+        settings.layers, weights=settings.weights, cache_folder=cache_folder, progress=settings.progress
     )
     band = make_band(result.items, settings.lag)
     frames = [frame for clip in result.items for frame in clip.frames]

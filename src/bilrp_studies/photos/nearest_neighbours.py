@@ -45,20 +45,20 @@ def filter_readable(
     paths: Sequence[Path], read: Callable[[Path], Tensor]
 ) -> tuple[list[Path], dict[Path, str]]:
     """Return the readable photographs, and the reason for each unreadable one; a damaged file does not stop the study."""
-    stored, skipped = [], {}
+    readable, skipped = [], {}
     for path in paths:
         try:
             read(path)
         except InputError as error:
             skipped[path] = str(error).removeprefix(f"{path}: ")
         else:
-            stored.append(path)
-    if len(stored) < 2:
+            readable.append(path)
+    if len(readable) < 2:
         first = next((f", the first: {path} ({reason})" for path, reason in skipped.items()), "")
         raise InputError(
-            f"nearest neighbours need at least two images; {len(stored)} can be read, {len(skipped)} not{first}"
+            f"nearest neighbours need at least two images; {len(readable)} can be read, {len(skipped)} not{first}"
         )
-    return stored, skipped
+    return readable, skipped
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ def erase_linearly(rows: Float[Tensor, "n h"], labels: Bool[Tensor, " n"]) -> Fl
     centred = (rows - rows.mean(0)).double()
     concept = labels.double() - labels.double().mean()
     _, scales, right = torch.linalg.svd(centred, full_matrices=False)
-    stored = scales > scales[0] * 1e-6
-    scales, right = scales[stored] / len(rows) ** 0.5, right[stored]
+    mask = scales > scales[0] * 1e-6
+    scales, right = scales[mask] / len(rows) ** 0.5, right[mask]
     covariance = right @ (centred.T @ concept) / len(rows)
     direction = covariance / scales
     direction = direction / direction.norm()

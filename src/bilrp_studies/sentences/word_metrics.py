@@ -51,9 +51,9 @@ def draw_subsets(words: int, count: int, *, seed: int) -> Bool[Tensor, "n words"
         seed: Seed of the subsets.
     """
     generator = torch.Generator().manual_seed(seed)
-    stored = torch.rand(count, words, generator=generator) < 0.5
-    stored[~stored.any(1), 0] = True
-    return stored
+    mask = torch.rand(count, words, generator=generator) < 0.5
+    mask[~mask.any(1), 0] = True
+    return mask
 
 
 def deletion_area(relevance: Relevance, a: StudySentence, b: StudySentence, *, points: int = 8) -> float:
@@ -72,10 +72,10 @@ def deletion_area(relevance: Relevance, a: StudySentence, b: StudySentence, *, p
     for side, other, marginal in ((a, b, relevance.sum(1)), (b, a, relevance.sum(0))):
         order = marginal.argsort(descending=True)
         count = len(order)
-        stored = torch.ones(points, count, dtype=torch.bool)
+        mask = torch.ones(points, count, dtype=torch.bool)
         for point in range(points):
-            stored[point, order[: round((count - 1) * point / (points - 1))]] = False
-        heights = side.embed(stored).double() @ other.embedding.double()
+            mask[point, order[: round((count - 1) * point / (points - 1))]] = False
+        heights = side.embed(mask).double() @ other.embedding.double()
         areas.append(float(torch.trapezoid(heights, dx=1 / (points - 1)) / heights[0]))
     return sum(areas) / 2
 

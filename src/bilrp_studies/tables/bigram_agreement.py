@@ -50,11 +50,11 @@ def segment_block(block: TableBlock, *, size: tuple[int, int]) -> BlockRegions:
         labels[better], nearest[better] = i, far[better]
     # A stroke of a digit may be mistaken for a ruled line; the digit keeps its core.
     rules = _downscale_mask(block.page.layout.rules, x0, y0, size) & (nearest > 0.4)
-    labels, special_tokens = _label_rest(labels, rules, len(own))
+    labels, rule_regions = _label_rest(labels, rules, len(own))
     member = np.zeros((len(own), 100), bool)
     for a, b in own.bigrams():
         member[[a, b], 10 * own.value[a] + own.value[b]] = True
-    return BlockRegions(labels, own.value, member, *special_tokens, (x0, y0, x0 + size[1], y0 + size[0]))
+    return BlockRegions(labels, own.value, member, *rule_regions, (x0, y0, x0 + size[1], y0 + size[0]))
 
 
 def _window_corner(block: TableBlock, size: tuple[int, int]) -> tuple[int, int]:
@@ -68,12 +68,12 @@ def _label_rest(labels: np.ndarray, rules: np.ndarray, digits: int) -> tuple[np.
     Pixels that belong to both a ruled line and a digit are assigned to the line.
     """
     labels, following = labels.copy(), digits
-    special_tokens = []
+    rule_regions = []
     for mask in (rules, (labels < 0) & ~rules):
-        special_tokens.append(following if mask.any() else -1)
+        rule_regions.append(following if mask.any() else -1)
         labels[mask] = following
         following += int(mask.any())
-    return labels, (special_tokens[0], special_tokens[1])
+    return labels, (rule_regions[0], rule_regions[1])
 
 
 def _downscale_mask(mask: np.ndarray, x0: int, y0: int, size: tuple[int, int]) -> np.ndarray:

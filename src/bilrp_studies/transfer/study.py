@@ -25,9 +25,9 @@ def run(settings: TransferSettings) -> Report:
     0.83
     """
     result = image_folders.read_classes(settings.data, size=settings.size, crop=settings.crop)
-    stored = settings.out / "cache" if settings.cache is None else settings.cache
+    cache_folder = settings.out / "cache" if settings.cache is None else settings.cache
     steps = load_layered_vgg(
-        settings.layers, weights=settings.weights, cache_folder=stored, progress=settings.progress
+        settings.layers, weights=settings.weights, cache_folder=cache_folder, progress=settings.progress
     )
     pixels = [item.pixels for item in result.items]
     labels = np.unique([item.label for item in result.items], return_inverse=True)[1]

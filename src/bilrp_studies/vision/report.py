@@ -90,8 +90,8 @@ def describe_results(results: Mapping[str, Any]) -> str:
     text = []
     for net, table in results["table"].items():
         least = min(table, key=lambda name: table[name]["unattributed"]["mean"])
-        stored = {n: row for n, row in table.items() if row["unattributed"]["mean"] < 0.5}
-        best = max(stored or table, key=lambda name: table[name]["planted"]["mean"])
+        attributed = {n: row for n, row in table.items() if row["unattributed"]["mean"] < 0.5}
+        best = max(attributed or table, key=lambda name: table[name]["planted"]["mean"])
         text.append(
             f"{net}: {least} leaves least unattributed ({_format_unattributed(table[least])}); of those "
             f"that leave less than half, "
