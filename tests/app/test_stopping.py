@@ -12,7 +12,7 @@ from server_helpers import ServerProcess, build_index
 
 
 @pytest.fixture(scope="module")
-def place(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("stopping")
     build_index(target, folder / "cat", SLOW)
     return target
@@ -51,8 +51,8 @@ def send(
     [([signal.SIGINT], False), ([signal.SIGTERM], False), ([signal.SIGINT] * 2, True)],
     ids=["Ctrl-C", "SIGTERM", "Ctrl-C twice, clients gone"],
 )
-def test_nothing_is_printed_about_requests_under_way(place: Path, signals: list[int], gone: bool) -> None:
-    with ServerProcess(place, "mine.lance", encoder=SLOW) as serving:
+def test_nothing_is_printed_about_requests_under_way(workdir: Path, signals: list[int], gone: bool) -> None:
+    with ServerProcess(workdir, "mine.lance", encoder=SLOW) as serving:
         ids = [item["id"] for item in serving.request("/api/items")[1]["items"]]
         question = json.dumps({"id": ids[0]}).encode()
         links = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_explain import bilrp_command, place  # noqa: F401
+from test_explain import bilrp_command, workdir  # noqa: F401
 from test_several import more  # noqa: F401
 
 from bilrp.errors import InputError

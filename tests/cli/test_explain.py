@@ -67,7 +67,7 @@ def argument(x):
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def workdir(tmp_path, monkeypatch) -> Path:
     """A folder with an encoder and two photographs of different size, and the command line standing in it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -99,7 +99,7 @@ def tiny(*more: str) -> tuple[str, ...]:
     return (*start, *(() if "--similarity" in more else ("--similarity", "dot")), *more)
 
 
-def test_summary_adds_up(place, bilrp_command):
+def test_summary_adds_up(workdir, bilrp_command):
     code, out, err = bilrp_command(*tiny("--top", "3"))
     assert code == 0 and err == ""
     assert "a.png  and  b.png" in out and "tinymodel:tiny, dot, 16 × 16 regions" in out
@@ -119,10 +119,10 @@ def test_summary_adds_up(place, bilrp_command):
     assert [m["relevance"] for m in about["top"]] == sorted(
         (m["relevance"] for m in about["top"]), reverse=True
     )
-    assert sorted(p.name for p in place.iterdir() if p.suffix != "") == ["a.png", "b.png", "tinymodel.py"]
+    assert sorted(p.name for p in workdir.iterdir() if p.suffix != "") == ["a.png", "b.png", "tinymodel.py"]
 
 
-def test_the_sentence_and_the_findings_come_first_and_single_pairs_on_demand(place, bilrp_command):
+def test_the_sentence_and_the_findings_come_first_and_single_pairs_on_demand(workdir, bilrp_command):
     plain, with_pairs = bilrp_command(*tiny())[1], bilrp_command(*tiny("--top", "3"))[1]
     about = json.loads(bilrp_command(*tiny("--json"))[1])
     explanation = bilrp.explain(
@@ -140,7 +140,7 @@ def test_the_sentence_and_the_findings_come_first_and_single_pairs_on_demand(pla
     assert about["estimate"] is False and about["warnings"] == []
 
 
-def test_an_estimate_is_called_one(place, bilrp_command):
+def test_an_estimate_is_called_one(workdir, bilrp_command):
     _, out, _ = bilrp_command(*tiny("--project", "4"))
     about = json.loads(bilrp_command(*tiny("--project", "4", "--json"))[1])
     assert (
@@ -148,20 +148,20 @@ def test_an_estimate_is_called_one(place, bilrp_command):
     )
 
 
-def test_every_output(place, bilrp_command):
+def test_every_output(workdir, bilrp_command):
     names = [f"why two{suffix}" if suffix == ".safetensors" else f"why{suffix}" for suffix in FORMATS]
     code, out, _ = bilrp_command(*tiny(*(part for name in names for part in ("-o", name))))
     assert code == 0
     for name in names:
-        assert (place / name).stat().st_size > 0 and f"wrote {name}" in out
-    with Image.open(place / "why.png") as picture:
+        assert (workdir / name).stat().st_size > 0 and f"wrote {name}" in out
+    with Image.open(workdir / "why.png") as picture:
         assert picture.size[0] >= 1600
-    stored = bilrp.Explanation.load(place / "why.npz")
+    stored = bilrp.Explanation.load(workdir / "why.npz")
     assert stored.relevance.shape == (16, 16)
-    assert not [p for p in place.iterdir() if p.name.startswith(".")]
+    assert not [p for p in workdir.iterdir() if p.name.startswith(".")]
 
 
-def test_options_reach_the_engine(place, bilrp_command):
+def test_options_reach_the_engine(workdir, bilrp_command):
     exact = json.loads(bilrp_command(*tiny("--json"))[1])
     cosine = json.loads(bilrp_command(*tiny("--json", "--similarity", "cosine"))[1])
     assert -1 <= cosine["score"] <= 1 < abs(exact["score"])
@@ -216,18 +216,18 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize("what", BAD_OPTIONS)
-def test_bad_options_are_one_line(place, bilrp_command, what):
-    (place / "folder.png").mkdir()
+def test_bad_options_are_one_line(workdir, bilrp_command, what):
+    (workdir / "folder.png").mkdir()
     arguments, expected = BAD_OPTIONS[what]
-    before = sorted(place.iterdir())
+    before = sorted(workdir.iterdir())
     code, out, err = bilrp_command(*arguments)
     assert code == 2 and out == ""
     assert err.startswith("bilrp: ") and err.count("\n") == 1 and expected in err, err
-    assert [p for p in sorted(place.iterdir()) if p.name != "__pycache__"] == before
+    assert [p for p in sorted(workdir.iterdir()) if p.name != "__pycache__"] == before
 
 
 @pytest.mark.parametrize("option", [("--regions", "0"), ("--top", "-1"), ("--nope",), ("--regions", "x")])
-def test_bad_usage_exits_with_2(place, bilrp_command, option):
+def test_bad_usage_exits_with_2(workdir, bilrp_command, option):
     code, out, err = bilrp_command(*tiny(*option))
     assert code == 2 and out == "" and "Traceback" not in err
 
@@ -242,11 +242,11 @@ def test_bad_usage_exits_with_2(place, bilrp_command, option):
         ("unmade", "tinymodel:unmade() raised ValueError: no such network"),
     ],
 )
-def test_an_encoder_that_raises_is_named_in_one_line(place, bilrp_command, monkeypatch, name, expected):
+def test_an_encoder_that_raises_is_named_in_one_line(workdir, bilrp_command, monkeypatch, name, expected):
     monkeypatch.delenv("BILRP_DEBUG", raising=False)
     code, out, err = bilrp_command("explain", "a.png", "b.png", "-e", f"tinymodel:{name}", "-o", "why.png")
     assert code == 2 and out == "" and err.count("\n") == 1
-    assert expected in err and not (place / "why.png").exists()
+    assert expected in err and not (workdir / "why.png").exists()
 
 
 def bad_files(path: Path) -> dict[str, str]:
@@ -266,25 +266,25 @@ def bad_files(path: Path) -> dict[str, str]:
     }
 
 
-def test_bad_files_are_one_line_on_either_side(place, bilrp_command):
-    for name, expected in bad_files(place).items():
+def test_bad_files_are_one_line_on_either_side(workdir, bilrp_command):
+    for name, expected in bad_files(workdir).items():
         for pair in ((name, "b.png"), ("a.png", name)):
             code, out, err = bilrp_command(
                 "explain", *pair, "-e", "tinymodel:tiny", "--size", "32", "-o", "why.png"
             )
             assert code == 2 and out == "" and err.count("\n") == 1, (pair, err)
             assert expected in err and name in err, err
-    assert not (place / "why.png").exists()
+    assert not (workdir / "why.png").exists()
 
 
-def test_good_files_of_every_kind(place, bilrp_command):
-    image = Image.open(place / "a.png")
-    image.convert("CMYK").save(place / "cmyk.jpg")
-    Image.fromarray(np.linspace(0, 65535, 1600).reshape(40, 40).astype(np.uint16)).save(place / "deep.png")
-    image.save(place / "moving.gif", save_all=True, append_images=[image.rotate(90)] * 3)
-    Image.new("RGB", (1, 1), "red").save(place / "one.png")
-    image.save(place / "Grüße 山 🐈.png")
-    image.convert("RGBA").save(place / "alpha.webp")
+def test_good_files_of_every_kind(workdir, bilrp_command):
+    image = Image.open(workdir / "a.png")
+    image.convert("CMYK").save(workdir / "cmyk.jpg")
+    Image.fromarray(np.linspace(0, 65535, 1600).reshape(40, 40).astype(np.uint16)).save(workdir / "deep.png")
+    image.save(workdir / "moving.gif", save_all=True, append_images=[image.rotate(90)] * 3)
+    Image.new("RGB", (1, 1), "red").save(workdir / "one.png")
+    image.save(workdir / "Grüße 山 🐈.png")
+    image.convert("RGBA").save(workdir / "alpha.webp")
     names = ["cmyk.jpg", "deep.png", "moving.gif", "one.png", "Grüße 山 🐈.png", "alpha.webp"]
     for name in names:
         target = f"why {Path(name).stem}.png"
@@ -293,11 +293,11 @@ def test_good_files_of_every_kind(place, bilrp_command):
         message = (
             "bilrp: moving.gif is animated: its first frame is explained\n" if name == "moving.gif" else ""
         )
-        assert code == 0 and err == message and (place / target).stat().st_size > 1000, (name, err)
+        assert code == 0 and err == message and (workdir / target).stat().st_size > 1000, (name, err)
 
 
-def test_failed_writing_leaves_the_old_file(place, bilrp_command, monkeypatch):
-    (place / "why.png").write_text("old")
+def test_failed_writing_leaves_the_old_file(workdir, bilrp_command, monkeypatch):
+    (workdir / "why.png").write_text("old")
 
     def fails(*_, **__):
         raise OSError(28, "No space left on device")
@@ -308,8 +308,8 @@ def test_failed_writing_leaves_the_old_file(place, bilrp_command, monkeypatch):
     code, out, err = bilrp_command(*tiny("-o", "why.png", "-o", "why.npz"))
     assert code == 2 and "No space left" in err and "why.png" in err and err.count("\n") == 1
     assert "matches, by their share" in out and "wrote why.npz" in out and "wrote why.png" not in out
-    assert (place / "why.png").read_text() == "old"
-    assert not [p for p in place.iterdir() if p.name.startswith(".")]
+    assert (workdir / "why.png").read_text() == "old"
+    assert not [p for p in workdir.iterdir() if p.name.startswith(".")]
 
 
 def command(path: Path, *arguments: str, limits=lambda: None, **environment: str) -> subprocess.Popen:
@@ -330,11 +330,11 @@ def command(path: Path, *arguments: str, limits=lambda: None, **environment: str
     )
 
 
-def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(place):
+def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(workdir):
     import resource
 
     process = command(
-        place, *tiny("-o", "why.html", "-o", "why.npz"),
+        workdir, *tiny("-o", "why.html", "-o", "why.npz"),
         limits=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000)),
     )  # fmt: skip
     out, err = (message.decode() for message in process.communicate(timeout=120))
@@ -343,8 +343,10 @@ def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(pla
     )
     assert "matches, by their share" in out and "wrote why.npz" in out and "wrote why.html" not in out
     assert out.index("matches, by their share") < out.index("wrote why.npz")
-    assert bilrp.Explanation.load(place / "why.npz").relevance.shape == (16, 16)
-    assert not (place / "why.html").exists() and not [p for p in place.iterdir() if p.name.startswith(".")]
+    assert bilrp.Explanation.load(workdir / "why.npz").relevance.shape == (16, 16)
+    assert not (workdir / "why.html").exists() and not [
+        p for p in workdir.iterdir() if p.name.startswith(".")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -354,21 +356,21 @@ def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(pla
         (b"", "not a torch file of plain tensors"),
     ],
 )
-def test_weights_that_are_no_checkpoint(place, bilrp_command, content, expected):
-    (place / "w.pth").write_bytes(content)
+def test_weights_that_are_no_checkpoint(workdir, bilrp_command, content, expected):
+    (workdir / "w.pth").write_bytes(content)
     code, out, err = bilrp_command("explain", "a.png", "b.png", "--weights", "w.pth")
     assert code == 2 and out == "" and expected in err and err.count("\n") == 1
 
 
-def test_a_cache_that_cannot_be_read_is_said(place, bilrp_command, monkeypatch):
-    monkeypatch.setenv("BILRP_CACHE", str(place / ("x" * 300)))  # a name that no file system looks up
+def test_a_cache_that_cannot_be_read_is_said(workdir, bilrp_command, monkeypatch):
+    monkeypatch.setenv("BILRP_CACHE", str(workdir / ("x" * 300)))  # a name that no file system looks up
     code, out, err = bilrp_command("explain", "a.png", "b.png")
     assert code == 2 and out == "" and err.count("\n") == 1
     assert "cannot be read" in err and "set BILRP_CACHE to a folder of your own" in err
 
 
-def test_without_a_network_it_says_so(place, bilrp_command, monkeypatch):
-    monkeypatch.setenv("BILRP_CACHE", str(place / "cache"))
+def test_without_a_network_it_says_so(workdir, bilrp_command, monkeypatch):
+    monkeypatch.setenv("BILRP_CACHE", str(workdir / "cache"))
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -379,48 +381,48 @@ def test_without_a_network_it_says_so(place, bilrp_command, monkeypatch):
     assert "check the network connection" in err and "--weights" in err
 
 
-def test_a_photograph_for_the_bigram_network_is_doubted(place, bilrp_command):
+def test_a_photograph_for_the_bigram_network_is_doubted(workdir, bilrp_command):
     pytest.importorskip("scipy")
     skimage = pytest.importorskip("skimage.data")
-    Image.fromarray(skimage.coffee()[:200, :200]).save(place / "face.png")
-    draw_page(rows=6, columns=4).image.save(place / "table.png")
+    Image.fromarray(skimage.coffee()[:200, :200]).save(workdir / "face.png")
+    draw_page(rows=6, columns=4).image.save(workdir / "table.png")
     code, _, err = bilrp_command("explain", "face.png", "table.png", "-e", "bigram", "--similarity", "dot")
     assert code == 0 and err.count("\n") == 1
     assert "almost no digits found in face.png" in err and "table.png" not in err
 
 
-def test_an_empty_picture_for_the_bigram_network_is_refused_for_its_digits(place, bilrp_command):
+def test_an_empty_picture_for_the_bigram_network_is_refused_for_its_digits(workdir, bilrp_command):
     pytest.importorskip("scipy")
     for name in ("white.png", "blank.png"):
-        Image.new("RGB", (120, 120), "white").save(place / name)
+        Image.new("RGB", (120, 120), "white").save(workdir / name)
     code, out, err = bilrp_command("explain", "white.png", "blank.png", "-e", "bigram")
     assert code == 2 and out == "" and err.count("\n") == 1
     assert "almost no digits found" in err and "zero in every coordinate" in err
 
 
-def test_a_title_reaches_picture_and_page(place, bilrp_command):
+def test_a_title_reaches_picture_and_page(workdir, bilrp_command):
     code, _, _ = bilrp_command(*tiny("--title", "Two <noises>", "-o", "why.svg", "-o", "why.html"))
     assert code == 0
-    assert "Two &lt;noises&gt;" in (place / "why.svg").read_text()
-    assert "<title>Two &lt;noises&gt;" in (place / "why.html").read_text()
+    assert "Two &lt;noises&gt;" in (workdir / "why.svg").read_text()
+    assert "<title>Two &lt;noises&gt;" in (workdir / "why.html").read_text()
 
 
-def test_open_shows_the_first_page_or_picture(place, bilrp_command):
+def test_open_shows_the_first_page_or_picture(workdir, bilrp_command):
     code, out, err = bilrp_command(*tiny("--open", "-o", "why.npz"))
     assert code == 2 and out == "" and "add -o why.html" in err
-    browser = place / "browser.sh"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {place}/opened\n')
+    browser = workdir / "browser.sh"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {workdir}/opened\n')
     browser.chmod(0o755)
-    process = command(place, *tiny("--open", "-o", "why.npz", "-o", "why.html"), BROWSER=f"{browser} %s")
+    process = command(workdir, *tiny("--open", "-o", "why.npz", "-o", "why.html"), BROWSER=f"{browser} %s")
     _, message = process.communicate(timeout=120)
     assert process.returncode == 0, message
-    assert (place / "opened").read_text().strip() == (place / "why.html").as_uri()
+    assert (workdir / "opened").read_text().strip() == (workdir / "why.html").as_uri()
 
 
 @pytest.mark.slow
-def test_interrupt_leaves_nothing(place):
+def test_interrupt_leaves_nothing(workdir):
     process = command(
-        place, "explain", "a.png", "b.png", "-e", "tinymodel:slow", "--size", "32", "-o", "why.png"
+        workdir, "explain", "a.png", "b.png", "-e", "tinymodel:slow", "--size", "32", "-o", "why.png"
     )
     assert process.stdout is not None
     assert process.stdout.readline().strip() == b"started"
@@ -428,20 +430,22 @@ def test_interrupt_leaves_nothing(place):
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and err.decode().strip() == "bilrp: interrupted"
-    assert not (place / "why.png").exists()
+    assert not (workdir / "why.png").exists()
 
 
 @pytest.mark.slow
-def test_names_no_terminal_can_show(place):
+def test_names_no_terminal_can_show(workdir):
     odd = os.fsdecode(b"bad\xff\xe5.png")
     try:
-        (place / "a.png").rename(place / odd)
+        (workdir / "a.png").rename(workdir / odd)
     except OSError:
         pytest.skip("needs a file system with such names")
-    process = command(place, "explain", odd, "b.png", "-e", "tinymodel:tiny", "--size", "16", "-o", "why.png")
+    process = command(
+        workdir, "explain", odd, "b.png", "-e", "tinymodel:tiny", "--size", "16", "-o", "why.png"
+    )
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert b"Traceback" not in err and b"bad" in out and (place / "why.png").exists()
+    assert b"Traceback" not in err and b"bad" in out and (workdir / "why.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -464,9 +468,9 @@ def test_completion_offers_names():
 
 @pytest.mark.data
 @pytest.mark.slow
-def test_vgg_by_name(data, place, bilrp_command):
+def test_vgg_by_name(data, workdir, bilrp_command):
     weights = str(data / "vgg16" / "vgg16_features.safetensors")
     arguments = ("explain", "a.png", "a.png", "-e", "vgg16:10", "--size", "32", "--weights", weights)
     code, out, err = bilrp_command(*arguments, "--similarity", "cosine", "-o", "why.html")
     assert code == 0 and err == "" and "vgg16:10, cosine, 16 × 16 regions" in out
-    assert (place / "why.html").stat().st_size < 1_500_000
+    assert (workdir / "why.html").stat().st_size < 1_500_000

@@ -39,14 +39,14 @@ def called(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "named_net.py").write_text(ENCODER)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
-def test_explain_shows_a_name_and_does_not_obey_it(place, monkeypatch, capfdbinary, name):
+def test_explain_shows_a_name_and_does_not_obey_it(workdir, monkeypatch, capfdbinary, name):
     path = os.fsdecode(name)
     if os.sep in path:  # what stands behind it would be a folder
         path = path.replace(os.sep, "_")
@@ -63,7 +63,7 @@ def test_explain_shows_a_name_and_does_not_obey_it(place, monkeypatch, capfdbina
     assert "<img src=x" not in page and "document.title=1<script>" not in page and "</title>.png" not in page
 
 
-def test_json_and_errors_hold_such_names_too(place, monkeypatch, capfdbinary):
+def test_json_and_errors_hold_such_names_too(workdir, monkeypatch, capfdbinary):
     path = os.fsdecode(b"\xff\x1b[2J.png")
     Image.new("RGB", (32, 32), "red").save(path)
     assert called(monkeypatch, "explain", path, path, "-e", "named_net:net", "--json") == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
-from test_explain import bilrp_command, place  # noqa: F401
+from test_explain import bilrp_command, workdir  # noqa: F401
 
 import bilrp
 from bilrp.collection.repair import Repair
@@ -19,10 +19,10 @@ AGAIN = ("-e", "tinymodel:tiny")
 
 
 @pytest.fixture
-def scans(place: Path, bilrp_command) -> Path:  # noqa: F811
+def scans(workdir: Path, bilrp_command) -> Path:  # noqa: F811
     """Thirty scenes in two views each, every third with a bar, as a collection."""
     rng = np.random.default_rng(3)
-    (place / "scans").mkdir()
+    (workdir / "scans").mkdir()
     scenes = rng.integers(60, 200, (30, 5, 5, 3), dtype=np.uint8)
     for number in range(60):
         full = Image.fromarray(scenes[number // 2]).resize((72, 72), Image.Resampling.BICUBIC)
@@ -30,9 +30,9 @@ def scans(place: Path, bilrp_command) -> Path:  # noqa: F811
         picture = full.crop((shift, shift, 64 + shift, 64 + shift))
         if number % 3 == 0:
             ImageDraw.Draw(picture).rectangle((0, 52, 64, 64), "black", "white", 2)
-        picture.save(place / "scans" / f"{number:02}.png")
+        picture.save(workdir / "scans" / f"{number:02}.png")
     assert bilrp_command("index", "scans", *BY, "-o", "x.lance")[0] == 0
-    return place
+    return workdir
 
 
 def test_from_a_box_to_a_search(scans: Path, bilrp_command) -> None:  # noqa: F811

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from test_explain import bilrp_command, place, tiny  # noqa: F401
+from test_explain import bilrp_command, tiny, workdir  # noqa: F401
 
 from bilrp.groups import Contrast
 
@@ -16,15 +16,15 @@ BY = ("-e", "tinymodel:tiny", "--size", "32")
 
 
 @pytest.fixture
-def more(place: Path) -> Path:  # noqa: F811
+def more(workdir: Path) -> Path:  # noqa: F811
     rng = np.random.default_rng(5)
     for name in ("c.png", "d.png"):
-        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(place / name)
-    (place / "left").mkdir()
-    (place / "right").mkdir()
+        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(workdir / name)
+    (workdir / "left").mkdir()
+    (workdir / "right").mkdir()
     for name, folder in (("a.png", "left"), ("b.png", "left"), ("c.png", "right")):
-        (place / folder / name).write_bytes((place / name).read_bytes())
-    return place
+        (workdir / folder / name).write_bytes((workdir / name).read_bytes())
+    return workdir
 
 
 def test_all_pairs_in_one_page(more: Path, bilrp_command) -> None:  # noqa: F811
