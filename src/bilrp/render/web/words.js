@@ -13,7 +13,8 @@ export const formatSigned = (value, digits) =>
   Math.abs(value) < 0.5 * 10 ** -digits ? formatNumber(0, digits) : (value < 0 ? "" : "+") + formatNumber(value, digits);
 export const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 export const shortNumber = (value) => String(Number(value.toPrecision(value < 0.1 ? 2 : 3)));
-export const capital = (text) => text[0].toUpperCase() + text.slice(1);
+/** With a capital letter, except for a position: the axis is x. */
+export const capital = (text) => (text.startsWith("x ") ? text : text[0].toUpperCase() + text.slice(1));
 export const same = (x, y) => JSON.stringify(x) === JSON.stringify(y);
 
 /**
