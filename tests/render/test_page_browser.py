@@ -81,7 +81,7 @@ def test_click_pins_and_the_other_side_then_tells_the_pair(visit, pair):
     np.testing.assert_allclose(drawn_strengths(tab, "b"), expected_strengths(tab, pair.row(37)), atol=1e-6)
     share = 100 * float(pair.relevance[37, 5]) / abs(pair.score)
     readout = tab.inner_text(".readout").replace("−", "-")
-    assert "Top of A (x 40–48, y 16–24) with top of B (x 40–48, y 0–8)" in readout
+    assert "x 31–38 %, y 12–19 % of A with x 31–38 %, y 0–6 % of B" in readout
     assert f"{share:.1f} %" in readout or f"{share:.2f} %" in readout or f"{share:.3f} %" in readout
     assert tab.get_attribute(region_selector("a", 37), "aria-selected") == "true"
     tab.click(region_selector("a", 37))
@@ -198,7 +198,7 @@ def test_every_region_is_reached_by_keyboard(visit, pair):
     assert tab.evaluate("focused()") == "a-34"
     np.testing.assert_allclose(drawn_strengths(tab, "b"), expected_strengths(tab, pair.row(34)), atol=1e-6)
     assert tab.evaluate("root().querySelectorAll('.region[data-side=a][tabindex=\"0\"]').length") == 1
-    assert "of A (x 16–24, y 16–24)" in tab.inner_text(".readout")
+    assert "x 12–19 %, y 12–19 % of A" in tab.inner_text(".readout")
     assert tab.get_attribute(".readout", "aria-live") == "polite"
     tab.keyboard.press("Enter")
     tab.keyboard.press("Tab")
@@ -245,7 +245,8 @@ def test_the_list_names_the_strongest_pairs_and_acts(visit, pair):
     labels = [el.get_attribute("aria-label") for el in tab.locator(".matches button").all()]
 
     def place(i):
-        return f"(x {i % 16 * 8}–{i % 16 * 8 + 8}, y {i // 16 * 8}–{i // 16 * 8 + 8})"
+        edges = [round(6.25 * n) for n in (i % 16, i % 16 + 1, i // 16, i // 16 + 1)]
+        return f"x {edges[0]}–{edges[1]} %, y {edges[2]}–{edges[3]} %"
 
     for label, (i, j) in zip(labels, apart, strict=True):
         assert f"of A {place(i)} with" in label and f"of B {place(j)}: " in label

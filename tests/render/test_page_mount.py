@@ -158,7 +158,7 @@ def test_the_photograph_is_shown_whole_and_what_the_model_did_not_see_is_dimmed(
     assert panel["width"] / panel["height"] == pytest.approx(2, rel=1e-3)
     assert cell["x"] - panel["x"] == pytest.approx(panel["width"] / 4, abs=1)
     assert cell["width"] == pytest.approx(panel["width"] / 16, abs=1)
-    assert blank.locator(".region").first.get_attribute("aria-label").startswith("x 25–31 %, y 0–13 % of A")
+    assert blank.locator(".region").first.get_attribute("aria-label").startswith("x 25–31 %, y 0–12 % of A")
     dim = blank.locator(".unseen").first
     assert dim.get_attribute("d").startswith(
         "M0 0H400V200H0Z"

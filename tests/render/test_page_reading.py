@@ -112,7 +112,7 @@ def test_a_ribbon_is_pointed_at_between_the_pictures_and_leaves_regions_alone(vi
     over = [p for p in way if inside(right, p, room=-4)][-1]
     tab.mouse.move(*over)
     wait_for_paint(tab)
-    assert " of A (x " in tab.inner_text(".readout").split(":")[0]
+    assert " % of A" in tab.inner_text(".readout").split(":")[0]
 
 
 def test_pointing_into_a_match_selects_it_and_then_its_regions(visit):
@@ -127,13 +127,13 @@ def test_pointing_into_a_match_selects_it_and_then_its_regions(visit):
     tab.locator(region_selector("a", first.a[2])).click()
     tab.hover(region_selector("a", first.a[1]))
     wait_for_paint(tab)
-    assert " of A (x " in tab.inner_text(".readout").split(":")[0], "a single region of the pinned match"
+    assert " % of A" in tab.inner_text(".readout").split(":")[0], "a single region of the pinned match"
     assert tab.locator(".findings [aria-pressed=true]").count() == 1
     outside = next(i for i in range(256) if not any(i in f.a for f in explanation.findings()))
     tab.keyboard.press("Escape")
     tab.hover(region_selector("a", outside))
     wait_for_paint(tab)
-    assert " of A (x " in tab.inner_text(".readout").split(":")[0]
+    assert " % of A" in tab.inner_text(".readout").split(":")[0]
 
 
 def test_a_button_hides_all_colours(visit):

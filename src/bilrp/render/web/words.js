@@ -50,7 +50,9 @@ function placeOf({ view }, set) {
   const size = [view.width, view.height];
   const edge = (d, pick) => {
     const at = pick(...set.map((i) => view.regions[i][d]));
-    return Math.round((100 * Math.min(Math.max(at, 0), size[d % 2])) / size[d % 2]);
+    const share = (100 * Math.min(Math.max(at, 0), size[d % 2])) / size[d % 2];
+    const near = Math.round(share);
+    return near - share === 0.5 && near % 2 ? near - 1 : near; // halves to even, as in Python
   };
   return `x ${edge(0, Math.min)}–${edge(2, Math.max)} %, y ${edge(1, Math.min)}–${edge(3, Math.max)} %`;
 }
