@@ -249,7 +249,7 @@ def test_the_list_names_the_strongest_pairs_and_acts(visit, pair):
         return f"x {edges[0]}–{edges[1]} %, y {edges[2]}–{edges[3]} %"
 
     for label, (i, j) in zip(labels, apart, strict=True):
-        assert f"of A {place(i)} with" in label and f"of B {place(j)}: " in label
+        assert f"{place(i)} of A with {place(j)} of B: " in label
     tab.locator(".matches button").first.click()
     tab.mouse.move(2, 2)
     wait_for_paint(tab)
