@@ -239,3 +239,16 @@ def test_a_part_tells_what_the_whole_tells(box):
     part = patch(*box)
     first = grouping.extract_findings(R[part], select_regions(PLANE, part), PLANE, score=100.0)[0]
     assert ([part[n] for n in first.a], first.b) == (rows, columns)
+
+
+def test_a_match_with_much_of_a_picture_is_not_lost():
+    """A face matches all of another animal, and most of all its face: the block ends earlier instead of being dropped."""
+    coarse = grid(32)(torch.zeros(1, 1, 224, 224))
+    rng = np.random.default_rng(0)
+    R = 0.02 * rng.standard_normal((49, 49))
+    face, animal, other_face = [16, 17, 23, 24], range(14, 42), [18, 19, 25, 26]
+    R[np.ix_(face, animal)] += 0.5
+    R[np.ix_(face, other_face)] += 0.5
+    first = grouping.extract_findings(R, coarse, coarse, score=float(R.sum()))[0]
+    assert first.a == face and set(other_face) <= set(first.b)
+    assert first.relevance > 0.15 * R.sum()

@@ -20,11 +20,11 @@ from bilrp.findings.region_layout import RegionLayout, compute_layout
 from bilrp.regions import Regions
 
 # A block grows from a peak of the density while the mean density stays above an edge: EDGE_MEAN_FACTOR times the average
-# of all pairs, but within EDGE_FRACTION_RANGE of the peak. A block that loses the sign of its peak is grown again with
-# the RETRY_EDGE_FRACTIONS.
+# of all pairs, but within EDGE_FRACTION_RANGE of the peak. A block that loses the sign of its peak, or is too large, is
+# grown again with the RETRY_EDGE_FRACTIONS: the face of one cat matches all of another, and most of all its face.
 EDGE_FRACTION_RANGE = (0.3, 0.75)
 EDGE_MEAN_FACTOR = 2.0
-RETRY_EDGE_FRACTIONS = (0.5, 0.75)
+RETRY_EDGE_FRACTIONS = (0.5, 0.75, 0.9)
 # A block that overlaps stronger ones must keep one of these, else it is dropped.
 MIN_REMAINING_FRACTION = 0.4  # of its relevance without the others
 MIN_STRENGTH_FRACTION = 0.2  # of the strongest block
@@ -87,7 +87,7 @@ def extract_findings(
     density = RelevanceDensity.from_relevance(np.asarray(relevance, dtype=np.float64), *layouts)
     blocks = density.find_blocks()
     # a wide window can merge many small matches into one block that covers the input
-    while len(blocks) < MIN_FINDINGS and (density.a.is_blurred or density.b.is_blurred):
+    while len(blocks) < MIN_FINDINGS and density.is_blurred:
         layouts = density.a.halve_window(), density.b.halve_window()
         density = RelevanceDensity.from_relevance(density.relevance, *layouts)
         blocks = density.find_blocks()
@@ -149,6 +149,11 @@ class RelevanceDensity:
         density = b.compute_density(a.compute_density(relevance).T).T
         average = float(a.area_fraction @ np.abs(density) @ b.area_fraction)
         return RelevanceDensity(relevance, a, b, density, np.ascontiguousarray(density.T), average)
+
+    @property
+    def is_blurred(self) -> bool:
+        """Whether the density of either side is smoothed over more than a region."""
+        return self.a.is_blurred or self.b.is_blurred
 
     def find_blocks(self) -> list[_Block]:
         """Return disjoint blocks, grown from the highest peak down."""
@@ -247,7 +252,10 @@ class RelevanceDensity:
         return [(row, column) for _, row, column in sorted(peaks, reverse=True)[:MAX_PEAKS]]
 
     def grow(self, peak: tuple[int, int], accepted: Sequence[_Block] = ()) -> _Block | None:
-        """Return the block around a peak that shares no pair with the accepted ones, or None."""
+        """Return the block around a peak that shares no pair with the accepted ones, or None.
+
+        Where the density is not smoothed, no block is too large; where it is, narrower windows show its details.
+        """
         lowest = min(
             max(EDGE_MEAN_FACTOR * self.mean_density / abs(self.density[peak]), EDGE_FRACTION_RANGE[0]),
             EDGE_FRACTION_RANGE[1],
@@ -256,6 +264,8 @@ class RelevanceDensity:
             # start with either side, so that (a, b) and (b, a) have the same findings
             blocks = [self.grow_from_side(peak, accepted, first, edge) for first in (0, 1)]
             grown = [block for block in blocks if block is not None]
+            if not self.is_blurred:
+                grown = [block for block in grown if not self.is_too_large(block)]
             if grown:
                 return max(grown, key=lambda block: abs(block.relevance))
         return None
