@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -143,3 +144,21 @@ def test_a_known_mean_embedding_needs_no_typical_inputs(encoder: bilrp.Encoder) 
     assert same.a.origin["composite"] == plain.a.origin["composite"]
     assert torch.allclose(same.relevance, plain.relevance, atol=1e-12)
     assert same.breakdown.shared == pytest.approx(plain.breakdown.shared, abs=1e-12)
+
+
+def test_the_numbers_of_the_sentence_add_up(encoder: bilrp.Encoder) -> None:
+    explanation = bilrp.explain(encoder, *make_inputs())
+    summary = explanation.summary()
+    assert "share" in summary and "specific to these two" in summary
+    score, shared, specific = (
+        float(re.search(pattern, summary)[1].replace("−", "-"))  # type: ignore[index]
+        for pattern in (
+            r"Of the score of (\S+),",
+            r"share (\S+), and",
+            r"and (\S+) (?:\(near zero\) )?is specific",
+        )
+    )
+    added = float(re.search(r"add (\S+), ", summary)[1])  # type: ignore[index]
+    taken = re.search(r"others take away (\S+),", summary)
+    assert shared + specific == pytest.approx(score, abs=2e-3)
+    assert added - (float(taken[1]) if taken else 0.0) == pytest.approx(specific, abs=2e-2)

@@ -91,7 +91,7 @@ def test_it_can_be_extended(net: nn.Module, x: torch.Tensor) -> None:
 
 
 def test_how_it_is_written_in_a_call() -> None:
-    assert format_call(composites.graded()) == "bilrp.composites.graded((0.5, 0.25, 0, 0))"
+    assert format_call(composites.graded()) == "bilrp.composites.graded((0.5, 0.25, 0.1, 0))"
     assert eval(format_call(composites.graded((0.1,)))).name == "graded(0.1)"
 
 

@@ -464,10 +464,8 @@ def _describe_breakdown(explanation: ExplanationLike) -> tuple[str, list[Breakdo
         clauses.append(BreakdownClause("none", "nothing is unattributed"))
     name = explanation.similarity.replace("_", " ") if explanation.is_distance else "score"
     score, near = format_number(explanation.score), " (near zero)" if terms.is_near_zero else ""
-    if not terms.is_centered:
-        return f"In the {name} of {score}{near}, ", clauses
     specific = format_number(terms.specific)
-    if abs(terms.shared) <= NEAR_ZERO_FRACTION * (terms.scale or 0.0):
+    if not terms.is_centered or specific == score:
         return f"In the {name} of {score}{near}, ", clauses
     kind = _name_input_kind(explanation)
     return (
