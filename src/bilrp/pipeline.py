@@ -345,7 +345,7 @@ def prepare(
         if typical is not None:
             length = torch.linalg.vector_norm(tape.result.double())
             references = {**references, None: (typical.mean.to(tape.result.device) * length).to(tape.result)}
-            origin |= {"random_cosines": typical.summarize_cosines()}
+            origin |= {"random_cosines": typical.summarize_cosines()} if typical.cosines else {}
         centered = typical is not None
         return PreparedInput(
             program, resolved, item, origin, project, mode, taps, results, references, centered

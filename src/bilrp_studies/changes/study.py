@@ -6,7 +6,7 @@ the first difference contains the changed word and at most MAX_WORDS words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,10 @@ from bilrp.inputs import Image, Text
 from bilrp.pipeline import decompose_item
 from bilrp.progress import progress_bar
 from bilrp.render.findings_figure import list_differences
-from bilrp.render.report import Report, Section, Table
+from bilrp.render.report import Report, Table
 from bilrp_studies.changes.planted import Box, PlantedChange, plant_in_photographs, plant_in_sentences
 from bilrp_studies.changes.settings import ChangesSettings
+from bilrp_studies.common.study_report import build_study_report
 
 MAX_WORDS = 3  # of a difference that names the changed word
 HEADER = ("change", "cases", "first difference", "among the first three", "chance")
@@ -58,24 +59,28 @@ def run(settings: ChangesSettings) -> Report:
         table.append(
             (kind, len(cases), *(float(np.mean([c[k] for c in cases])) for k in ("first", "three", "chance")))
         )
-    results = {
-        "settings": settings.result_options(),
-        "rows": {
-            row[0]: dict(zip(("cases", "first", "three", "chance"), row[1:], strict=True)) for row in table
-        },
-    }
-    return Report(
+    names = ("cases", "first", "three", "chance")
+    return build_study_report(
         "Is the first difference the change that was made?",
-        "Photographs: the centre of the difference is inside the changed box. Sentences: the difference contains the "
-        f"changed word and at most {MAX_WORDS} words. Chance: a region or word at random.",
-        [
-            Section(
-                "Planted changes",
-                [Table(HEADER, table, f"{settings.image_encoder} and {settings.text_encoder}.")],
-            )
-        ],
-        results,
+        describe_result(rows),
+        {"Planted changes": [Table(HEADER, table, f"{settings.image_encoder} and {settings.text_encoder}.")]},
+        settings=settings,
+        results={"rows": {row[0]: dict(zip(names, row[1:], strict=True)) for row in table}},
+        protocol=(
+            "Photographs: the centre of the difference is inside the changed box. Sentences: the difference contains the "
+            f"changed word and at most {MAX_WORDS} words. Chance: a region or word at random.",
+        ),
     )
+
+
+def describe_result(rows: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """Return how many of all cases were right.
+
+    >>> describe_result({"pasted": [{"first": 1.0}, {"first": 0.0}]})
+    'The first difference is the change in 1 of 2 cases.'
+    """
+    every = [case["first"] for cases in rows.values() for case in cases]
+    return f"The first difference is the change in {sum(every):.0f} of {len(every)} cases."
 
 
 def explain_changes(
