@@ -200,7 +200,7 @@ def _find_places(regions: Regions) -> dict[str, list[int]]:
 def _find_blocks(a: Regions, b: Regions) -> Iterator[tuple[list[tuple[int, int]], Direction]]:
     """Yield connected sets of pairs of equal numbers, each with the direction it goes on in."""
     names = a.names or (), b.names or ()
-    neighbours = [find_neighbours(each) for each in (a, b)]
+    neighbours = [find_neighbours(each).tolist() for each in (a, b)]
     places = [_find_places(each) for each in (a, b)]
     equal = {
         pair
