@@ -71,3 +71,19 @@ def test_distances_and_projections_are_not_covered() -> None:
     encoder = bilrp.Encoder(Bright())
     assert bilrp.explain(encoder, *make_images(), similarity="squared_distance").cover_findings() == []
     assert bilrp.explain(encoder, *make_images(), similarity="dot", project=2).cover_findings() == []
+
+
+def test_a_whole_text_is_filled_and_not_deleted(tmp_path: Path) -> None:
+    architecture = next(each for each in ARCHITECTURES if each.name == "bert")
+    encoder = bilrp.encoders.sentence(architecture.save(tmp_path), dtype=torch.float64)
+    item = read_item(encoder, "a cat sat")
+    regions = bilrp.decompose(encoder, item).regions
+    mean = item.x.mean(1, keepdim=True).expand_as(item.x)
+    expected = encoder.module(mean).flatten()
+    assert torch.allclose(cover_regions(encoder, item, regions, range(regions.count)), expected, atol=1e-9)
+
+
+def test_a_finding_without_which_there_is_no_score_is_left_out() -> None:
+    x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    explanation = bilrp.explain(nn.Identity(), x, x, similarity="cosine")
+    assert explanation.findings() and explanation.cover_findings() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bilrp.encoder import MODEL_RUN_LOCK, Encoder
+from bilrp.errors import InputError
 from bilrp.findings.formatting import format_number
 from bilrp.findings.grouping import Finding
 from bilrp.inputs import Item, Text
@@ -60,10 +62,14 @@ class PairRuns:
                 self.encoders, self.items, regions, (finding.a, finding.b), strict=True
             )
         ]
-        return (
-            self.similarity.score(covered[0], embeddings[1]),
-            self.similarity.score(embeddings[0], covered[1]),
-        )
+        return self._score(covered[0], embeddings[1]), self._score(embeddings[0], covered[1])
+
+    def _score(self, a: Tensor, b: Tensor) -> float:
+        """Return the score, or NaN where covering leaves an embedding that has none."""
+        try:
+            return self.similarity.score(a, b)
+        except InputError:
+            return math.nan
 
 
 def cover_regions(
@@ -84,8 +90,9 @@ def cover_regions(
     x = item.x
     inside = torch.isin(regions.labels, torch.tensor(list(numbers)).to(regions.labels))[None].expand(x.shape)
     is_text = isinstance(item.view, Text)
-    # Not where the model runs on token ids or, as in a DualEncoder, pools at a fixed token.
-    if is_text and can_delete and item.model_input is None and encoder.embedding_space is None:
+    # Not where the model runs on token ids or, as in a DualEncoder, pools at a fixed token, and not the whole text.
+    can_delete &= is_text and x.dim() == 3 and item.model_input is None and encoder.embedding_space is None
+    if can_delete and not bool(inside.all()):
         covered = x[:, ~inside[0, :, 0]]
     else:
         axes = (1,) if is_text else tuple(range(2, x.dim()))

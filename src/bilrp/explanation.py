@@ -211,7 +211,8 @@ class Explanation:
         """Cover each of the first k findings that raise the score, in a and in b, and score the pair again with the model.
 
         This takes two forward passes for each finding, and needs an explanation made by `explain` in this process: files
-        and collections do not hold the model. Distances and projected embeddings give an empty list.
+        and collections do not hold the model. Distances and projected embeddings give an empty list, and a finding without
+        which there is no score (an embedding of zeros) is left out.
 
         >>> import torch
         >>> net = torch.nn.Linear(4, 4, bias=False)
@@ -231,7 +232,8 @@ class Explanation:
             if number not in self._covered:
                 scores = self.runs.cover(finding, embeddings, regions)
                 self._covered[number] = CoveredFinding(number, finding, self.score, *scores)
-        return [self._covered[number] for number, _ in raising[:k]]
+        covered = [self._covered[number] for number, _ in raising[:k]]
+        return [each for each in covered if math.isfinite(each.fall)]
 
     @cached_property
     def _covered(self) -> dict[int, CoveredFinding]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bilrp import evaluation
+from bilrp.covering import cover_regions
 from bilrp.encoder import Encoder, read_item
 from bilrp.evaluation.metrics import safe_ratio
 from bilrp.explanation import Explanation
 from bilrp.findings.grouping import Finding
-from bilrp.inputs import Text
 from bilrp.similarity import resolve_similarity
 
 NUM_COVERED_FINDINGS = 3
@@ -78,12 +77,7 @@ def cover_findings(encoder: Encoder, explanation: Explanation, case: Case) -> di
         hidden = sorted({n for each in findings for n in (each.b if number else each.a)})
         if not hidden or len(hidden) == side.regions.count:
             return {"fall": 0.0, "covered": float(len(hidden) > 0)}
-        x = read_item(encoder, (case.a, case.b)[number]).x
-        inside = torch.isin(side.regions.labels, torch.tensor(hidden))
-        filled = torch.where(inside, x.mean(tuple(range(2, x.dim())), keepdim=True), x)
-        x = x[:, ~inside[:, 0]] if isinstance(side.view, Text) else filled
-        with torch.no_grad():
-            covered = encoder.module(x).flatten()
+        covered = cover_regions(encoder, read_item(encoder, (case.a, case.b)[number]), side.regions, hidden)
         pair = (embeddings[0], covered) if number else (covered, embeddings[1])
         falls.append(1 - similarity.score(*pair) / explanation.score)
         fractions.append(len(hidden) / side.regions.count)
