@@ -6,6 +6,7 @@ Similarities are bilinear forms on parts, so sums over pairs of inputs are produ
 from __future__ import annotations
 
 import heapq
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -25,6 +26,8 @@ from bilrp.similarity import Similarity, norm, resolve_similarity
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from bilrp.render.group_views import GroupView
 
 NUMBER_SUFFIXES = (".npz", ".safetensors")
 
@@ -215,8 +218,56 @@ class Evidence(NamedTuple):
     relevance: float
 
 
+class GroupResult(ABC):
+    """Base of results about several inputs, which draw themselves as rows of tinted inputs and write their numbers."""
+
+    @abstractmethod
+    def _view(self, names: Sequence[str] | None = None) -> GroupView: ...
+
+    @abstractmethod
+    def _save_numbers(self, path: Path) -> Path: ...
+
+    def plot(
+        self, *, names: Sequence[str] | None = None, title: str | None = None, palette: str = "paper"
+    ) -> Figure:
+        """Draw the inputs, each region tinted by its contribution, on one scale.
+
+        Args:
+            names: names of the inputs or sets; None: those of the inputs.
+            title: heading of the figure.
+            palette: "paper" or "safe".
+        """
+        return self._view(names).plot(title=title, palette=palette)
+
+    def save(
+        self,
+        path: str | Path,
+        *,
+        names: Sequence[str] | None = None,
+        title: str | None = None,
+        style: str | None = None,
+        palette: str = "paper",
+    ) -> Path:
+        """Write a figure (.png, .svg, .pdf), a page (.html), or numbers (.npz, .safetensors).
+
+        Args:
+            path: the file; its suffix selects the format.
+            names: names of the inputs or sets; None: those of the inputs.
+            title: heading of the figure or page.
+            style: link style of the explanations on a page.
+            palette: "paper" or "safe".
+        """
+        path = Path(path)
+        if path.suffix.lower() in NUMBER_SUFFIXES:
+            return self._save_numbers(path)
+        return self._view(names).write(path, title=title, style=style, palette=palette)
+
+    def _repr_html_(self) -> str:
+        return self._view().embed()
+
+
 @dataclass(frozen=True, eq=False)
-class Contrast:
+class Contrast(GroupResult):
     """Why a is closer to b than to c: score = y(a, b) − y(a, c) = toward.sum() − against.sum() + unattributed.
 
     `toward` explains a with b, `against` a with c.
@@ -274,44 +325,13 @@ class Contrast:
 
         return group_views.describe_contrast(self, names)
 
-    def plot(
-        self, *, names: Sequence[str] | None = None, title: str | None = None, palette: str = "paper"
-    ) -> Figure:
-        """Draw a, b and c, each region tinted by its contribution to the difference, on one scale.
-
-        Args:
-            names: names of the three inputs; None: those of the inputs.
-            title: heading of the figure.
-            palette: "paper" or "safe".
-        """
+    def _view(self, names: Sequence[str] | None = None) -> GroupView:
         from bilrp.render import group_views
 
-        return group_views.view_contrast(self, names).plot(title=title, palette=palette)
+        return group_views.view_contrast(self, names)
 
-    def save(
-        self,
-        path: str | Path,
-        *,
-        names: Sequence[str] | None = None,
-        title: str | None = None,
-        style: str | None = None,
-        palette: str = "paper",
-    ) -> Path:
-        """Write a figure (.png, .svg, .pdf), a page (.html), or numbers (.npz, .safetensors) that `load` reads.
-
-        Args:
-            path: the file; its suffix selects the format.
-            names: names of the three inputs; None: those of the inputs.
-            title: heading of the figure or page.
-            style: link style of the explanations on a page.
-            palette: "paper" or "safe".
-        """
-        from bilrp.render import group_views
-
-        path = Path(path)
-        if path.suffix.lower() in NUMBER_SUFFIXES:
-            return store.write(path, *self._serialize())
-        return group_views.view_contrast(self, names).write(path, title=title, style=style, palette=palette)
+    def _save_numbers(self, path: Path) -> Path:
+        return store.write(path, *self._serialize())
 
     def _serialize(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors: dict[str, Tensor] = {}
@@ -335,11 +355,6 @@ class Contrast:
                 for name in ("toward.", "against.")
             )
             return Contrast(toward, against)
-
-    def _repr_html_(self) -> str:
-        from bilrp.render import group_views
-
-        return group_views.view_contrast(self).embed()
 
 
 def contrast(

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from bilrp.decomposition import Decomposition
 from bilrp.explanation import Explanation, pair
-from bilrp.groups import NUMBER_SUFFIXES, explain_sets
+from bilrp.groups import GroupResult, explain_sets
 from bilrp.similarity import Similarity, norm, resolve_similarity
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from bilrp.render.group_views import GroupView
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class SetMember:
 
 
 @dataclass(frozen=True, eq=False)
-class SetComparison:
+class SetComparison(GroupResult):
     """Two sets of inputs: the similarity of every pair, members with what they share on average, the most similar pairs.
 
     Args:
@@ -71,49 +71,13 @@ class SetComparison:
 
         return group_views.describe_sets(self, names)
 
-    def plot(
-        self, *, names: Sequence[str] | None = None, title: str | None = None, palette: str = "paper"
-    ) -> Figure:
-        """Draw members of both sets tinted by what they share, and the most similar pairs.
-
-        Args:
-            names: names of the two sets.
-            title: heading of the figure.
-            palette: "paper" or "safe".
-        """
+    def _view(self, names: Sequence[str] | None = None) -> GroupView:
         from bilrp.render import group_views
 
-        return group_views.view_sets(self, names).plot(title=title, palette=palette)
+        return group_views.view_sets(self, names)
 
-    def save(
-        self,
-        path: str | Path,
-        *,
-        names: Sequence[str] | None = None,
-        title: str | None = None,
-        style: str | None = None,
-        palette: str = "paper",
-    ) -> Path:
-        """Write a figure (.png, .svg, .pdf), a page (.html), or the sum over all pairs (.npz, .safetensors).
-
-        Args:
-            path: the file; its suffix selects the format.
-            names: names of the two sets.
-            title: heading of the figure or page.
-            style: link style of the explanations on a page.
-            palette: "paper" or "safe".
-        """
-        from bilrp.render import group_views
-
-        path = Path(path)
-        if path.suffix.lower() in NUMBER_SUFFIXES:
-            return self.explanation.save(path)
-        return group_views.view_sets(self, names).write(path, title=title, style=style, palette=palette)
-
-    def _repr_html_(self) -> str:
-        from bilrp.render import group_views
-
-        return group_views.view_sets(self).embed()
+    def _save_numbers(self, path: Path) -> Path:
+        return self.explanation.save(path)  # the sum over all pairs
 
 
 def compare_sets(
