@@ -37,10 +37,10 @@ from bilrp.engine.remainder import locate_remainder
 from bilrp.engine.sparse_parts import AnyParts, densify
 from bilrp.errors import InputError, RuleError
 from bilrp.inputs import Item, Text
-from bilrp.mean_embedding import compute_typical_embeddings, find_typical_embeddings
+from bilrp.mean_embedding import TypicalEmbeddings, compute_typical_embeddings, find_typical_embeddings
 from bilrp.progress import progress_bar
 from bilrp.regions import Regions, RegionSpec
-from bilrp.rules.composites import is_centered, locates_remainder
+from bilrp.rules.composites import CompositeFunction, is_centered, locates_remainder
 from bilrp.rules.freezing import freeze, prepare_tape
 from bilrp.similarity import random_projection
 from bilrp.trace.devices import defer_checks
@@ -305,42 +305,17 @@ def prepare(
         item: The input, see `read_item`.
         regions, composite, project, mode, layers: As for `decompose`.
     """
-    if mode not in MODES:
-        raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
-    if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
-        raise InputError(
-            f"project must be a number of dimensions, or None for an exact result, got {project!r}"
-        )
+    _check_options(mode, project)
     memory.check_forward_fits(encoder.forward_fn(item.model_input), item.x)
     with torch.no_grad(), defer_checks():
-        tape = encoder.record(item.x, item.model_input)
-        chosen = resolve_composite(encoder, tape, composite)
-        typical = None
-        if is_centered(chosen) and not layers:
-            typical = find_typical_embeddings(encoder, tape.fingerprint)
-            if typical is None:
-                typical = compute_typical_embeddings(encoder, tape.fingerprint)
-                tape = encoder.record(
-                    item.x, item.model_input
-                )  # other runs may have written to the model's buffers
+        tape, chosen, typical = _record_with_typical(encoder, item, composite, layers)
         taps = _layer_values(encoder, tape, layers)
-        tapped_results = {step.output: step.result for step in tape.steps if step.output in taps.values()}
-        values: dict[int | None, int] = {**taps} if taps else {None: tape.output}
-        results = {n: tapped_results.get(value, tape.result) for n, value in values.items()}
+        results = _read_results(tape, taps)
         for result in results.values():
             check_embedding(result)
         resolved, item = resolve_regions(encoder, item, regions)
-        tapped = frozenset(taps.values())
         origin = make_origin(encoder, tape, chosen, project)
-        with use_weight_cache(encoder.module, tape.weights, tape.fingerprint):
-            simplified = prepare_tape(tape, chosen, tapped)
-            with nullcontext() if simplified.reference is None else MODEL_RUN_LOCK:
-                references = read_reference_values(simplified, encoder.forward_fn(item.model_input), values)
-            program, keep = freeze(simplified, chosen, max(tapped, default=None)), frozenset(map(Key, tapped))
-            if locates_remainder(chosen) and not taps and simplified.reference is None:
-                program = locate_remainder(program, simplified.read_value)
-            keep |= set() if program.remainder is None else {program.remainder.key}
-            program = rewrite(program, keep)
+        program, references = _freeze_program(encoder, item, tape, chosen, taps)
         # The tape is dropped here, to free activations that no map references before parts are computed.
         if typical is not None:
             length = torch.linalg.vector_norm(tape.result.double())
@@ -350,6 +325,56 @@ def prepare(
         return PreparedInput(
             program, resolved, item, origin, project, mode, taps, results, references, centered
         )
+
+
+def _check_options(mode: Mode, project: int | None) -> None:
+    if mode not in MODES:
+        raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
+    if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
+        raise InputError(
+            f"project must be a number of dimensions, or None for an exact result, got {project!r}"
+        )
+
+
+def _record_with_typical(
+    encoder: Encoder, item: Item, composite: CompositeLike | None, layers: Sequence[int] | None
+) -> tuple[Tape, CompositeFunction, TypicalEmbeddings | None]:
+    """Record the run and choose its composite; a centered one also needs the embeddings of typical inputs."""
+    tape = encoder.record(item.x, item.model_input)
+    chosen = resolve_composite(encoder, tape, composite)
+    if layers or not is_centered(chosen):
+        return tape, chosen, None
+    typical = find_typical_embeddings(encoder, tape.fingerprint)
+    if typical is None:
+        typical = compute_typical_embeddings(encoder, tape.fingerprint)
+        # other runs may have written to the model's buffers
+        tape = encoder.record(item.x, item.model_input)
+    return tape, chosen, typical
+
+
+def _read_results(tape: Tape, taps: Mapping[int, int]) -> dict[int | None, Tensor]:
+    """Return {layer: its value}, {None: the output} without layers."""
+    if not taps:
+        return {None: tape.result}
+    tapped = {step.output: step.result for step in tape.steps if step.output in taps.values()}
+    return {layer: tapped.get(value, tape.result) for layer, value in taps.items()}
+
+
+def _freeze_program(
+    encoder: Encoder, item: Item, tape: Tape, composite: CompositeFunction, taps: Mapping[int, int]
+) -> tuple[Program, dict[int | None, Tensor]]:
+    """Turn the tape into a rewritten program; return it with the tapped values at the reference input, if there is one."""
+    tapped = frozenset(taps.values())
+    with use_weight_cache(encoder.module, tape.weights, tape.fingerprint):
+        simplified = prepare_tape(tape, composite, tapped)
+        values: dict[int | None, int] = {**taps} if taps else {None: tape.output}
+        with nullcontext() if simplified.reference is None else MODEL_RUN_LOCK:
+            references = read_reference_values(simplified, encoder.forward_fn(item.model_input), values)
+        program, keep = freeze(simplified, composite, max(tapped, default=None)), frozenset(map(Key, tapped))
+        if locates_remainder(composite) and not taps and simplified.reference is None:
+            program = locate_remainder(program, simplified.read_value)
+        keep |= set() if program.remainder is None else {program.remainder.key}
+        return rewrite(program, keep), references
 
 
 def refine(

@@ -276,16 +276,10 @@ class Recorder(TorchFunctionMode):
         replay_args = tree_map(replay_args if previous is None else args[1:], to_slot)
         replay_args = replay_args if previous is None else (*previous.args, replay_args)
         replay_kwargs = tree_map(replay_kwargs, to_slot)
-        # active dropout was rejected before
-        is_deterministic = op.kind in DETERMINISTIC_KINDS or op.training_args
         is_constant = op.kind == "like" and all(
             id(t) not in self.live for t in collect_tensors((args[1:], kwargs))
         )
-        detector = RandomCallDetector(
-            None if is_constant else partial(self.random_tensors.make_error, op.name)
-        )
-        with nullcontext() if is_deterministic else detector:
-            result = func(*args, **kwargs)
+        result = self._run_watched(op, func, args, kwargs, is_constant=is_constant)
         if target is not None:
             self._note_write(target, merged=previous is not None)
         elif [*map(get_version, tensors)] != versions_before:
@@ -293,7 +287,6 @@ class Recorder(TorchFunctionMode):
                 f"'{op.name}' writes into its arguments, which cannot be recorded: write out of place"
             )
         if is_constant:
-            self.random_tensors.update(op, detector.detected, (), {}, result)
             self.constants.add_results(result)
             return result
         owner, versions = self._find_owner(constants), tuple(map(get_version, constants))
@@ -309,6 +302,27 @@ class Recorder(TorchFunctionMode):
                         op, call, replay_args, replay_kwargs, tuple(inputs), owner, versions, output_index
                     )
                 )
+        return result
+
+    def _run_watched(
+        self,
+        op: Op,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        is_constant: bool,
+    ) -> Any:
+        """Run a recorded call; random numbers are an error, or noted where only the shape of the input is used."""
+        # active dropout was rejected before
+        is_deterministic = op.kind in DETERMINISTIC_KINDS or op.training_args
+        detector = RandomCallDetector(
+            None if is_constant else partial(self.random_tensors.make_error, op.name)
+        )
+        with nullcontext() if is_deterministic else detector:
+            result = func(*args, **kwargs)
+        if is_constant:
+            self.random_tensors.update(op, detector.detected, (), {}, result)
         return result
 
     def _add_constant(self, op: Op, t: Tensor) -> Tensor:
