@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from PIL import Image
 from bilrp.errors import InputError
 from bilrp_studies.repair import study
 from bilrp_studies.repair.planted_items import make_items
-from bilrp_studies.repair.rivals import erase_linearly, project_mean_difference
-from bilrp_studies.repair.settings import RepairSettings
+from bilrp_studies.repair.rivals import edit_pixels, erase_linearly, project_mean_difference
+from bilrp_studies.repair.settings import TEXT_SHORTCUTS, RepairSettings
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
 
@@ -44,33 +45,77 @@ def test_the_whole_study(photographs: Path, tmp_path: Path, monkeypatch: pytest.
     )  # fmt: skip
     encoder = bilrp.Encoder(net, read=partial(images.read_with_view, size=32), name="tiny")
     monkeypatch.setattr(study.registry, "load", lambda *_, **__: encoder)
-    settings = RepairSettings(data=photographs, out=tmp_path / "out", items=60, methods=True)
+    shortcuts = "bar,moving-logo,tint"
+    settings = RepairSettings(
+        data=photographs, out=tmp_path / "out", items=60, methods=True, encoder="tiny", shortcut=shortcuts
+    )
     report = study.run(settings)
     report.write(settings.out)
     results = json.loads((settings.out / "results.json").read_text())
-    rows = results["rows"]
+    cases = {case["shortcut"]: case for case in results["cases"]}
+    rows = cases["bar"]["rows"]
     assert rows["without the shortcut"]["restored"] == 1
     assert rows["with the shortcut"]["restored"] < rows["repair"]["restored"]
     assert rows["repair"]["attraction"] < rows["with the shortcut"]["attraction"]
     assert {"mean difference, with labels", "LEACE, with labels"} <= set(rows)
-    assert results["predicted"]["carriers"] == int(make_items(settings).has_shortcut.sum())
+    # what the repair finds by itself is what the true pixels give
+    ceiling = rows["true pixels filled in, encoded again"]["restored"]
+    assert rows["repair"]["restored"] >= 0.9 * ceiling > 0.9 * rows["with the shortcut"]["restored"]
+    count = int(make_items(settings, "bar").has_shortcut.sum())
+    assert cases["bar"]["predicted"]["carriers"] == count
+    # a tint has no place
+    assert "repair" not in cases["tint"]["rows"] and "whole picture" in cases["tint"]["refused"]
+    assert cases["tint"]["missed"] == ["refused"]
 
 
-def test_rivals_erase_the_label() -> None:
+@pytest.mark.parametrize("shortcut", TEXT_SHORTCUTS)
+def test_words_are_planted_in_some_sentences(tmp_path: Path, shortcut: str) -> None:
+    lines = [f'"Sentence number {n} is about cats",Nothing of {n} is like it\n' for n in range(40)]
+    (tmp_path / "pairs.csv").write_text("".join(lines))
+    items = make_items(RepairSettings(data=tmp_path, shortcut=shortcut, items=60), shortcut)
+    for clean, planted, has in zip(items.clean, items.planted, items.has_shortcut, strict=True):
+        assert (items.words in planted) == has
+        assert has or planted == clean
+    assert 5 < int(items.has_shortcut.sum()) < 30
+
+
+def test_crops_and_choice_are_the_same_for_every_shortcut(photographs: Path, tmp_path: Path) -> None:
+    settings = RepairSettings(data=photographs, out=tmp_path, items=40, shortcut="bar,border")
+    bar, border = make_items(settings, "bar"), make_items(settings, "border")
+    assert bar.clean == border.clean and np.array_equal(bar.has_shortcut, border.has_shortcut)
+    for number in bar.masks:
+        image = Image.open(bar.planted[number])
+        filled = np.array(edit_pixels(image, bar.masks[number], "filled"))
+        outside = ~bar.masks[number]
+        assert np.array_equal(filled[outside], np.array(image)[outside])
+        assert np.array_equal(filled[192:], filled[159:191][::-1])
+
+
+@pytest.mark.parametrize("width", [8, 60])
+def test_rivals_erase_the_label(width: int) -> None:
     """After LEACE no direction covaries with the label; after the mean difference the means agree."""
+    torch.manual_seed(0)
     labels = torch.arange(40) % 3 == 0
-    rows = torch.randn(40, 8, dtype=torch.float64) @ torch.randn(8, 8, dtype=torch.float64)
-    rows[labels] += torch.randn(8, dtype=torch.float64)
+    rows = torch.randn(40, width, dtype=torch.float64) @ torch.randn(width, width, dtype=torch.float64)
+    rows[labels] += 3 * torch.randn(width, dtype=torch.float64)
     erased = erase_linearly(rows, labels)
-    assert torch.allclose(erased[labels].mean(0), erased[~labels].mean(0), rtol=0, atol=1e-8)
+    if width < len(rows):
+        assert torch.allclose(erased[labels].mean(0), erased[~labels].mean(0), rtol=0, atol=1e-8)
+    concept_erasure = pytest.importorskip("concept_erasure", reason="LEACE by its authors: bilrp[dev]")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = concept_erasure.LeaceEraser.fit(rows, labels.double()[:, None])(rows)
+    assert torch.allclose(erased, expected, rtol=0, atol=1e-6)
     projected = project_mean_difference(rows, labels)
     assert torch.allclose(projected[labels].mean(0), projected[~labels].mean(0), rtol=0, atol=1e-8)
 
 
 def test_slips_are_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--shortcut tint"):
-        RepairSettings(data=tmp_path, shortcut="tint")
+    with pytest.raises(InputError, match="--shortcut glow"):
+        RepairSettings(data=tmp_path, shortcut="glow")
+    with pytest.raises(InputError, match="those of photographs, those of texts, or none"):
+        RepairSettings(data=tmp_path, shortcut="bar,heading")
     with pytest.raises(InputError, match="no images"):
-        make_items(RepairSettings(data=tmp_path, out=tmp_path))
+        make_items(RepairSettings(data=tmp_path, out=tmp_path), "bar")
     with pytest.raises(InputError, match="0 sentences"):
-        make_items(RepairSettings(data=tmp_path, out=tmp_path, shortcut="boilerplate"))
+        make_items(RepairSettings(data=tmp_path, out=tmp_path, shortcut="boilerplate"), "boilerplate")

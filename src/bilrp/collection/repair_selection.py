@@ -192,6 +192,10 @@ def _read_cells(collection: Collection, position: int) -> Float[np.ndarray, "row
 def _make_image_target(
     collection: Collection, area: Bool[np.ndarray, "rows columns"], carriers: Sequence[int]
 ) -> Target:
+    if area.all():
+        raise InputError(
+            "the part is the whole picture, such as a tint: it has no surroundings to fill it in from: give a smaller one"
+        )
     _check_carriers(carriers, len(collection))
     items: list[Item] = []
     for position in carriers:
