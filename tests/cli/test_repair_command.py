@@ -92,11 +92,18 @@ def test_explanations_say_that_they_are_repaired(scans: Path, bilrp_command) -> 
     assert "cosine, repaired" in (scans / "why.html").read_text()
 
 
-def test_an_audit_names_the_repair(scans: Path, bilrp_command) -> None:  # noqa: F811
-    out = bilrp_command("audit", "x.lance", *AGAIN, "-o", "audit")[1]
-    assert "bilrp repair x.lance --suspect 1" in out
-    code, out, err = bilrp_command("repair", "x.lance", *AGAIN, "--suspect", "1", "-o", "s.safetensors")
-    assert code == 0 and "in 20 of 60 items" in out, err
+def test_an_audit_ends_with_the_repair_it_proposes(scans: Path, bilrp_command) -> None:  # noqa: F811
+    code, out, err = bilrp_command("audit", "x.lance", *AGAIN, "--sample", "12", "-o", "audit")
+    assert code == 0, err
+    assert "repair of 1: " in out and "neighbours restored" in out
+    assert "bilrp search x.lance QUERY --repair audit/repair-1.safetensors" in out
+    repairs = json.loads((scans / "audit" / "results.json").read_text())["repairs"]
+    assert repairs[0]["proposed"] and repairs[0]["report"]["carriers"] == 20
+    refused = [each["refusal"] for each in repairs if not each["proposed"]]
+    assert all(refused) and any("every item has it" in each for each in refused)
+    assert "Measured before they are applied" in (scans / "audit" / "report.html").read_text()
+    written = Repair.load(scans / "audit" / "repair-1.safetensors").report
+    assert json.loads(json.dumps(written.to_dict())) | {"missed": written.missed} == repairs[0]["report"]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,9 @@ def audit(
         typer.Option("--output", "-o", metavar="DIR", help="Folder of the report, or one page: audit.html."),
     ] = "out/audit",
     sample: Annotated[int, typer.Option(min=3, help="Items whose nearest neighbour is explained.")] = 64,
+    repairs: Annotated[
+        bool, typer.Option(help="Measure the repair of each suspect, and write it beside the report.")
+    ] = True,
     encoder: CollectionEncoder = None,
     weights: CollectionWeights = None,
     as_json: AsJson = False,
@@ -45,23 +48,24 @@ def audit(
     check_collection(collection)
     path = check_report_path(output)  # before torch is imported
 
+    from bilrp.cli.repair_proposals import attach_proposals, describe_proposals, save_proposals
     from bilrp.collection import open
+    from bilrp.collection.repair_proposals import propose_repairs
 
     opened = open(collection, encoder, weights=weights)
     result = opened.audit(sample=sample, progress=sys.stderr.isatty())
-    if as_json:
-        print(json.dumps(collect_results(result)))
-    else:
-        print_safe(format_audit(opened, result))
-        numbers = [n + 1 for n, each in enumerate(result.suspects) if each.kind == "alike"]
-        if numbers:
-            print_safe(
-                f"  repair it, and see what that costs: bilrp repair {collection} --suspect {numbers[0]}"
-            )
-    report = build_report(opened, result, collection)
-    page = report.write_page(path) if path.suffix.lower() == ".html" else report.write(path)
     if not as_json:
-        print_safe(f"  wrote {page}")
+        print_safe(format_audit(opened, result))
+    proposals = propose_repairs(opened, result.suspects, progress=sys.stderr.isatty()) if repairs else ()
+    report = attach_proposals(build_report(opened, result, collection), proposals)
+    page = report.write_page(path) if path.suffix.lower() == ".html" else report.write(path)
+    saved = save_proposals(proposals, path)
+    if as_json:
+        print(json.dumps(report.results))
+        return
+    for line in describe_proposals(proposals, saved, collection):
+        print_safe(f"  {line}")
+    print_safe(f"  wrote {page}")
 
 
 def check_report_path(output: str) -> Path:
