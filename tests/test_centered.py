@@ -131,6 +131,19 @@ def test_what_cannot_be_centered_is_refused(encoder: bilrp.Encoder) -> None:
         bilrp.decompose(Net().double(), make_inputs()[0], composite=composites.centered(composites.uniform()))
 
 
+def test_a_composite_with_another_rule_in_front_is_still_centered(encoder: bilrp.Encoder) -> None:
+    plain = composites.first_match(("second", bilrp.rules.zero()), otherwise=composites.graded())
+    wrapped = composites.first_match(
+        ("second", bilrp.rules.zero()), otherwise=composites.centered(composites.graded())
+    )
+    explanation = bilrp.explain(encoder, *make_inputs(), composite=wrapped)
+    assert explanation.breakdown.is_centered and explanation.breakdown.shared != 0
+    assert wrapped.name == f"centered({plain.name})"
+    rules = bilrp.decompose(encoder, make_inputs()[0], composite=plain)
+    rest = rules.unattributed - mean_of(encoder) * rules.embedding.norm()
+    assert torch.allclose(explanation.a.parts, rules.parts + rest / 4, atol=1e-12)
+
+
 def test_a_saved_explanation_keeps_its_shares(encoder: bilrp.Encoder, tmp_path) -> None:
     explanation = bilrp.explain(encoder, *make_inputs())
     loaded = bilrp.Explanation.load(explanation.save(tmp_path / "e.safetensors"))

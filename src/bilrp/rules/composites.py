@@ -309,11 +309,16 @@ def first_match(*entries: tuple[Condition, Rule], otherwise: CompositeLike) -> C
     Args:
         entries: Pairs (condition, rule). A condition is a glob pattern for the step's name or operation ('features.0',
             'layer4.*', 'softmax') or a function step → bool.
-        otherwise: Composite for all other steps.
+        otherwise: Composite for all other steps. If it is `centered`, so is the result.
+
+    >>> first_match(("softmax", rules.jacobian()), otherwise=centered(transformer())).name
+    'centered(first_match(softmax: jacobian, otherwise: transformer(0)))'
     """
     for entry in entries:
         check_entry(entry)
     rest = as_composite(otherwise)
+    if isinstance(rest, Composite) and rest.is_centered:
+        return centered(first_match(*entries, otherwise=rest.choose_rule))
 
     def choose(step: Step) -> Rule | None:
         return next((rule for condition, rule in entries if _matches(condition, step)), None) or rest(step)
