@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import bilrp
 from attack.threads import Attention
 from bilrp import composites
+from bilrp.encoder import MODEL_RUN_LOCK
 from bilrp.errors import suppress_warnings
 
 THREADS = 8
@@ -131,3 +132,23 @@ def test_attention_has_its_derivative_whatever_the_kernel() -> None:
                 model, x, composite=composites.hessian_product(), regions=bilrp.regions.features(), mode=mode
             ).parts
             torch.testing.assert_close(parts.T.reshape(truth.shape), truth, atol=1e-12, rtol=1e-10)
+
+
+def test_every_run_of_the_model_holds_the_lock() -> None:
+    """Also the one that compares sizes of embeddings: a model may write to its own buffers."""
+    free: list[bool] = []
+
+    class Watched(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            def probe() -> None:
+                free.append(MODEL_RUN_LOCK.acquire(blocking=False))
+                if free[-1]:
+                    MODEL_RUN_LOCK.release()
+
+            other = threading.Thread(target=probe)
+            other.start()
+            other.join()
+            return x.mean(1)
+
+    bilrp.explain(Watched(), torch.rand(1, 3, 4), torch.rand(1, 5, 4), similarity="dot")
+    assert len(free) >= 4 and not any(free)

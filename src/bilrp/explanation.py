@@ -16,7 +16,15 @@ from torch import Tensor
 
 from bilrp.covering import CoveredFinding, PairRuns
 from bilrp.decomposition import Decomposition, check_pair, deserialize_decomposition, serialize_decomposition
-from bilrp.encoder import CompositeLike, Encoder, EncoderOrPair, InputLike, read_item, resolve_encoders
+from bilrp.encoder import (
+    MODEL_RUN_LOCK,
+    CompositeLike,
+    Encoder,
+    EncoderOrPair,
+    InputLike,
+    read_item,
+    resolve_encoders,
+)
 from bilrp.engine.sparse_parts import get_stored_parts
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import grouping
@@ -518,7 +526,7 @@ def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:
     """Raise early if inputs of different shapes have embeddings of different sizes."""
     if a.x.shape == b.x.shape and encoders[0] is encoders[1]:
         return
-    with torch.no_grad():
+    with torch.no_grad(), MODEL_RUN_LOCK:
         sizes = [
             reader.forward_fn(item.model_input)(item.x).numel()
             for reader, item in zip(encoders, (a, b), strict=True)
