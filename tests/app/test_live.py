@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 import bilrp
 from bilrp import composites
 from bilrp.app import server
+from bilrp.app.pair_session import PairSession, PairSettings
 from bilrp.app.security import AccessPolicy
 from bilrp.encoder import read_item
 from type_asserts import assert_not_none
@@ -63,6 +64,20 @@ def test_other_settings_give_what_explain_gives(two):
         ):
             assert client.post("/api/live", json=bad).status_code == 422
         assert client.get("/api/items").status_code == 404
+
+
+@pytest.mark.parametrize("own", ["maxsim", bilrp.similarity.bilinear(2 * torch.eye(3), name="twice")])
+def test_the_encoders_own_similarity_is_the_default(own):
+    net = torch.nn.Linear(2, 3, bias=False)
+    module = net if own == "maxsim" else torch.nn.Sequential(net, torch.nn.AdaptiveAvgPool2d((1, 3)))
+    encoder = bilrp.Encoder(module, name="net", similarity=own, regions=bilrp.regions.tokens())
+    torch.manual_seed(0)
+    x, y = torch.rand(1, 4, 2), torch.rand(1, 5, 2)
+    session = PairSession(encoder, read_item(encoder, x), read_item(encoder, y))
+    name = session.list_choices()["similarity"][0]
+    assert name == getattr(own, "name", own)
+    (payload,) = session.explain(PairSettings(similarity=name))
+    assert payload["breakdown"]["score"] == pytest.approx(bilrp.explain(encoder, x, y).score)
 
 
 @pytest.mark.browser

@@ -35,7 +35,7 @@ MAX_LAYERS = 3  # per request
 MAX_CACHED_DECOMPOSITIONS = 24
 GAMMAS = {"γ = 0": 0.0, "γ = 0.1": 0.1, "γ = 0.25": 0.25, "γ = 0.5": 0.5}
 DEFAULT_COMPOSITE = "the encoder's own"
-SIMILARITIES = ("cosine", "dot", "squared_distance")
+OFFERED_SIMILARITIES = ("cosine", "dot", "squared_distance")  # beside the encoder's own
 PATCH_SIDES_PIXELS = ("4", "8", "16", "32")
 TEXT_REGIONS = ("words", "tokens", "sentences")
 
@@ -79,8 +79,7 @@ class PairSession:
 
     def _list_similarities(self) -> list[str]:
         """The encoder's own similarity first: it is the default."""
-        own = similarity_name(self.encoder.similarity)
-        return sorted(SIMILARITIES, key=lambda name: name != own)
+        return list(dict.fromkeys([similarity_name(self.encoder.similarity), *OFFERED_SIMILARITIES]))
 
     def describe(self) -> dict[str, Any]:
         names = " and ".join(item.name or f"input {'AB'[k]}" for k, item in enumerate(self.sides))
@@ -131,11 +130,15 @@ class PairSession:
                 }
         while len(self._decompositions) > MAX_CACHED_DECOMPOSITIONS:
             self._decompositions.pop(next(iter(self._decompositions)))
+        is_own = settings.similarity == similarity_name(self.encoder.similarity)
+        similarity = (
+            self.encoder.similarity if is_own else settings.similarity
+        )  # its own may have no known name
         payloads = []
         for n in settings.layers or (None,):
             a, b = (self._decompositions[number, n, settings.rules, settings.regions] for number in (0, 1))
             title = "Why are these two similar?" if n is None else f"Layer {n}: why are these two similar?"
-            payloads.append(page.build_payload(pair(a, b, similarity=settings.similarity), title=title))
+            payloads.append(page.build_payload(pair(a, b, similarity=similarity), title=title))
         return payloads
 
 
