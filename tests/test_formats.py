@@ -7,9 +7,12 @@ from typing import get_args
 
 import pytest
 import torch
+from PIL import Image
 
 import bilrp
-from bilrp.cli import options
+from bilrp import groups
+from bilrp.cli import contrast, options, sets
+from bilrp.cli.outputs import check_outputs
 from bilrp.errors import InputError
 from bilrp.explanation import FORMATS
 
@@ -35,3 +38,24 @@ def test_a_format_of_ones_own_needs_one_row(tmp_path: Path) -> None:
 def test_help_names_every_format() -> None:
     help_text = get_args(options.Output)[1].help
     assert [suffix for suffix in FORMATS if suffix not in help_text] == []
+
+
+def test_commands_on_several_inputs_accept_what_their_results_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new format of explanations is not one of contrasts and sets: it is refused before the work."""
+    monkeypatch.setattr("bilrp.explanation.FORMATS", {**FORMATS, ".csv": write_csv})
+    photo = tmp_path / "a.png"
+    Image.new("RGB", (32, 32)).save(photo)
+    one, path = str(photo), str(tmp_path / "why.csv")
+    for command, inputs in ((contrast.contrast, (one, one, one)), (sets.sets, (one, one))):
+        with pytest.raises(InputError, match=r"the suffix must be one of \.html"):
+            command(*inputs, encoder="vgg16:5", weights=str(tmp_path / "absent.pt"), output=[path])
+    net = torch.nn.Linear(3, 2, bias=False)
+    sides = [bilrp.decompose(net, torch.rand(1, 3)) for _ in range(3)]
+    result = bilrp.contrast(*sides, similarity="dot")
+    for suffix in groups.GROUP_SUFFIXES:
+        (checked,) = check_outputs([str(tmp_path / f"why{suffix}")], formats=groups.GROUP_SUFFIXES)
+        assert result.save(checked).stat().st_size > 0
+    with pytest.raises(InputError, match="use one of"):
+        result.save(path)

@@ -41,6 +41,7 @@ from bilrp.findings.special_tokens import exclude_special_tokens, select_regions
 from bilrp.findings.summary import summarize
 from bilrp.inputs import Item
 from bilrp.io import schema, store
+from bilrp.io.files import FIGURE_SUFFIXES, NUMBER_SUFFIXES, PAGE_SUFFIX
 from bilrp.pipeline import Mode, PreparedInput, decompose_item, prepare
 from bilrp.regions import RegionSpecs, as_spec_pair
 from bilrp.similarity import Similarity, multiply_parts, resolve_similarity
@@ -618,12 +619,9 @@ def _write_page(explanation: Explanation, path: str | Path, **options: Any) -> P
 
 
 FORMATS: Mapping[str, Writer] = {
-    ".png": _write_figure,
-    ".svg": _write_figure,
-    ".pdf": _write_figure,
-    ".html": _write_page,
-    ".npz": write_numbers,
-    ".safetensors": write_numbers,
+    **dict.fromkeys(FIGURE_SUFFIXES, _write_figure),
+    PAGE_SUFFIX: _write_page,
+    **dict.fromkeys(NUMBER_SUFFIXES, write_numbers),
 }
 """The writer of each file suffix."""
 

@@ -22,6 +22,7 @@ from bilrp.errors import InputError, MismatchError
 from bilrp.explanation import Explanation, deserialize_explanation, pair, serialize_explanation
 from bilrp.inputs import Box, Image
 from bilrp.io import store
+from bilrp.io.files import NUMBER_SUFFIXES, VIEWABLE_SUFFIXES
 from bilrp.similarity import Similarity, norm, resolve_similarity
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
     from bilrp.render.group_views import GroupView
 
-NUMBER_SUFFIXES = (".npz", ".safetensors")
+GROUP_SUFFIXES = (*VIEWABLE_SUFFIXES, *NUMBER_SUFFIXES)
+"""The formats that contrasts and comparisons of sets are written in."""
 
 # ---------------------------------------------------------------- two sets of inputs
 
@@ -258,6 +260,8 @@ class GroupResult(ABC):
             palette: "paper" or "safe".
         """
         path = Path(path)
+        if path.suffix.lower() not in GROUP_SUFFIXES:
+            raise InputError(f"cannot write {path}: use one of {', '.join(GROUP_SUFFIXES)}")
         if path.suffix.lower() in NUMBER_SUFFIXES:
             return self._save_numbers(path)
         return self._view(names).write(path, title=title, style=style, palette=palette)

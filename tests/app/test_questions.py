@@ -13,7 +13,7 @@ from server_helpers import make_client, post_query
 
 import bilrp
 from bilrp import collection
-from bilrp.app import analyses, static_files
+from bilrp.app import analyses, exports, static_files
 from bilrp.app.collection_session import CollectionSession
 
 
@@ -232,6 +232,8 @@ def test_a_pair_leaves_as_a_page_a_picture_and_numbers(client, photographs):
     assert get("json").json()["matches"][0]["a"] == top.a
     assert "attachment" in get("html").headers["content-disposition"]
     assert client.get(f"/api/export/exe?a={a}&b={b}").status_code == 404
+    kinds = [kind for kind, _ in client.get("/api/about").json()["exports"]]
+    assert kinds == list(exports.EXPORTS) and all(get(kind).status_code == 200 for kind in kinds)
 
 
 def test_the_app_is_whole_and_the_same_at_every_address(client, photographs):

@@ -18,7 +18,7 @@ from bilrp import Decomposition, Explanation
 from bilrp.errors import BilrpError
 from bilrp.explanation import serialize_explanation
 from bilrp.inputs import Image, Item
-from bilrp.io import store
+from bilrp.io import files, store
 
 TRIALS, FORGERIES = 240, 60  # a round
 
@@ -90,7 +90,7 @@ def attack(seed: int, folder: Path) -> Row:
     draw, row = random.Random(seed), Row("results")
     full: list[tuple[Explanation | Decomposition, str, bytes]] = []
     for similarity in ("dot", "cosine", "squared_distance"):
-        for suffix in store.SUFFIXES:
+        for suffix in files.NUMBER_SUFFIXES:
             original = explanation(similarity)
             for truth in (original, original.a):
                 full.append((truth, suffix, truth.save(folder / f"whole{suffix}").read_bytes()))
@@ -157,4 +157,4 @@ def _forged(draw: random.Random, original: Explanation, path: Path) -> tuple[str
     }.get(way, lambda: changed)()  # fmt: skip
     if way == "dropped":
         del tensors[name]
-    return f"{name} {way}", store.write(path / f"forged{draw.choice(store.SUFFIXES)}", tensors, words)
+    return f"{name} {way}", store.write(path / f"forged{draw.choice(files.NUMBER_SUFFIXES)}", tensors, words)

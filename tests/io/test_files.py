@@ -99,7 +99,7 @@ except InputError as error:
 """
 
 
-@pytest.mark.parametrize("suffix", store.SUFFIXES)
+@pytest.mark.parametrize("suffix", files.NUMBER_SUFFIXES)
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, suffix):
     output, errors = child(FULL, str(tmp_path / f"x{suffix}")).communicate()
     assert output.startswith("cannot write") and output.count("\n") == 1 and not errors

@@ -115,7 +115,9 @@ class CollectionRoutes:
         return await respond(request, self.limiter, self.queue, work, ready=not missing)
 
     async def about(self, request: Request) -> Response:
-        return await self._respond_now(self.session.describe)
+        """Return what the start page shows, and the files that a pair can be saved as."""
+        formats = [[kind, export.label] for kind, export in exports.EXPORTS.items()]
+        return await self._respond_now(lambda: {**self.session.describe(), "exports": formats})
 
     async def items(self, request: Request) -> Response:
         params, session = request.query_params, self.session
@@ -278,8 +280,8 @@ class CollectionRoutes:
         """Return a pair as a file: the page, an image, or its matches."""
         kind, body, session = request.path_params["kind"], dict(request.query_params), self.session
         a, b = get_str(body, "a"), get_str(body, "b")
-        if kind not in exports.MEDIA_TYPES:
-            raise HTTPError(404, f"export formats: {', '.join(exports.MEDIA_TYPES)}")
+        if kind not in exports.EXPORTS:
+            raise HTTPError(404, f"export formats: {', '.join(exports.EXPORTS)}")
         if not (session.has_cached_parts(a) and session.has_cached_parts(b)):
             raise HTTPError(409, "open the pair first: its parts are not computed yet")
         compute = partial(analyses.explain_pair, session, a, b, get_similarity(body, session.collection))

@@ -13,6 +13,7 @@ import typer
 from bilrp.cli.console import print_safe
 from bilrp.cli.options import AsJson, CollectionEncoder, CollectionWeights
 from bilrp.errors import InputError
+from bilrp.io.files import FIGURE_SUFFIXES, NUMBER_SUFFIXES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +83,7 @@ def check_report_path(output: str) -> Path:
         raise InputError(f"--output {path}: there is no folder {path.parent}")
     if not is_page and path.is_file():
         raise InputError(f"--output {path}: a file has this name; give a folder, or a page NAME.html")
-    if path.suffix.lower() in (".png", ".svg", ".pdf", ".npz", ".safetensors", ".json", ".md"):
+    if path.suffix.lower() in (*FIGURE_SUFFIXES, *NUMBER_SUFFIXES, ".json", ".md"):
         raise InputError(
             f"--output {path}: a report is a folder or a page, give a name like audit or audit.html"
         )

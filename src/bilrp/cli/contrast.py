@@ -59,7 +59,9 @@ def contrast(
     from bilrp.cli.outputs import DrawOptions, check_outputs, write_each
     from bilrp.similarity import resolve_similarity
 
-    outputs = check_outputs(output or [], inputs=(a, b, c), open_output=open_output)
+    outputs = check_outputs(
+        output or [], formats=groups.GROUP_SUFFIXES, inputs=(a, b, c), open_output=open_output
+    )
     draw = DrawOptions(link_preset, palette, title)
     resolve_similarity(similarity)  # rejects an unknown name before the work
     loaded = terminal.load_encoder(name, weights=weights, size=size, resize=resize)

@@ -82,12 +82,15 @@ def explain(
 
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
+    from bilrp.explanation import FORMATS
     from bilrp.similarity import resolve_similarity
 
     several = len(inputs) > 2 or len(encoder_names) > 1
     if several and (plan or max_regions is not None):
         raise InputError(f"--{'plan' if plan else 'max-regions'} is for two inputs and one encoder")
-    outputs = check_outputs(output or [], inputs=inputs, open_output=open_output, page_only=several)
+    outputs = check_outputs(
+        output or [], formats=FORMATS, inputs=inputs, open_output=open_output, page_only=several
+    )
     draw = DrawOptions(link_preset, palette, title, special_tokens, show)
     resolve_similarity(similarity)  # rejects an unknown name before the work
     if several:

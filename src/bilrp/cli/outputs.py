@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,10 @@ import typer
 
 from bilrp.cli.console import print_safe
 from bilrp.errors import InputError, describe_error, to_printable
+from bilrp.io.files import PAGE_SUFFIX, VIEWABLE_SUFFIXES
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
-
-VIEWABLE_SUFFIXES = (".html", ".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
@@ -48,33 +47,37 @@ class DrawOptions:
 
 
 def check_outputs(
-    paths: Sequence[str], *, inputs: Sequence[str] = (), open_output: bool = False, page_only: bool = False
+    paths: Sequence[str],
+    *,
+    formats: Collection[str],
+    inputs: Sequence[str] = (),
+    open_output: bool = False,
+    page_only: bool = False,
 ) -> list[Path]:
     """Return the output paths; raise before the work if one cannot be written or would overwrite an input.
 
     Args:
         paths: the values of --output.
+        formats: the suffixes that the command can write.
         inputs: input files.
         open_output: the option --open: at least one output must be viewable.
         page_only: the command writes several explanations, which only an .html page can contain.
     """
-    from bilrp.explanation import FORMATS
-
     outputs = [Path(path) for path in paths]
     for path in outputs:
         if len(os.fsencode(path.name)) > 255:
             raise InputError(f"--output {path.name[:40]}…: the name is too long")
         if any(path.exists() and os.path.exists(item) and path.samefile(item) for item in inputs):
             raise InputError(f"--output {path}: this is an input, it would be overwritten")
-        if path.suffix.lower() not in FORMATS:
-            raise InputError(f"--output {path}: the suffix must be one of {', '.join(FORMATS)}")
+        if path.suffix.lower() not in formats:
+            raise InputError(f"--output {path}: the suffix must be one of {', '.join(formats)}")
         if path.is_dir():
             raise InputError(f"--output {path}: a folder has this name")
         if not path.parent.is_dir():
             raise InputError(f"--output {path}: there is no folder {path.parent}")
         if not os.access(path.parent, os.W_OK):
             raise InputError(f"--output {path}: the folder {path.parent} cannot be written to")
-        if page_only and path.suffix.lower() != ".html":
+        if page_only and path.suffix.lower() != PAGE_SUFFIX:
             raise InputError(
                 f"--output {path}: several explanations are written as one page, give a .html name"
             )

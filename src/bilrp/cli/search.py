@@ -84,13 +84,14 @@ def search(
     from bilrp.cli.outputs import DrawOptions, check_outputs
     from bilrp.collection import open
     from bilrp.collection.repair import Repair
+    from bilrp.explanation import FORMATS
     from bilrp.render.gallery import MAX_EXPLANATIONS
 
     if repair is not None and (part or words or approximate or similarity or where):
         raise InputError(
             "--repair has its own similarity and searches by whole items: leave out the other options"
         )
-    outputs = check_outputs(output or [], inputs=(query,), page_only=True)
+    outputs = check_outputs(output or [], formats=FORMATS, inputs=(query,), page_only=True)
     if outputs and count > MAX_EXPLANATIONS:
         raise InputError(f"-k {count}: a page has at most {MAX_EXPLANATIONS} explanations")
     asked = _Query(

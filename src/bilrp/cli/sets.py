@@ -58,14 +58,16 @@ def sets(
 
     check_inputs((a, b), [encoder])  # before torch is imported
 
-    from bilrp import compare_sets
+    from bilrp import compare_sets, groups
     from bilrp.cli import batch, terminal
     from bilrp.cli.outputs import DrawOptions, check_outputs, write_each
     from bilrp.encoders import images
     from bilrp.progress import progress_bar
     from bilrp.similarity import resolve_similarity
 
-    outputs = check_outputs(output or [], inputs=(a, b), open_output=open_output)
+    outputs = check_outputs(
+        output or [], formats=groups.GROUP_SUFFIXES, inputs=(a, b), open_output=open_output
+    )
     draw = DrawOptions(link_preset, palette, title)
     resolve_similarity(similarity)  # rejects an unknown name before the work
     files = [images.list_images(side) if Path(side).is_dir() else [Path(side)] for side in (a, b)]

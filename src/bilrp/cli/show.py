@@ -31,9 +31,9 @@ def show(
     """Print and draw a saved explanation: bilrp show why.npz -o why.html"""
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
-    from bilrp.explanation import Explanation
+    from bilrp.explanation import FORMATS, Explanation
 
-    outputs = check_outputs(output or [], inputs=(file,), open_output=open_output)
+    outputs = check_outputs(output or [], formats=FORMATS, inputs=(file,), open_output=open_output)
     draw = DrawOptions(link_preset, palette, title, special_tokens, show_what)
     explanation = Explanation.load(file)
     names = (explanation.a.name, explanation.b.name)

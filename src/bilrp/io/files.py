@@ -15,6 +15,11 @@ from pathlib import Path
 
 from bilrp.errors import InputError, describe_error
 
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
+PAGE_SUFFIX = ".html"
+NUMBER_SUFFIXES = (".npz", ".safetensors")
+VIEWABLE_SUFFIXES = (PAGE_SUFFIX, *FIGURE_SUFFIXES)
+
 PARTIAL_PREFIX = ".bilrp-partial-"  # of temporary files; hidden, so that image listings skip them
 STALE_AFTER_SECONDS = 86_400.0  # a temporary file this old is stale even where file locks do not work
 

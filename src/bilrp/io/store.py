@@ -23,7 +23,6 @@ from torch import Tensor
 from bilrp.errors import InputError, to_printable, wrap_errors
 from bilrp.io import files
 
-SUFFIXES = (".safetensors", ".npz")
 CHECKSUM_KEY = "checksum"
 MAX_NPZ_BYTES = 1_000_000_000  # of all members of an .npz, unpacked
 MAX_HEADER_BYTES = 16_000_000
@@ -220,6 +219,6 @@ def _read_array(stream: IO[bytes] | BufferedIOBase, size: int, kinds: str) -> np
 
 def _check_suffix(path: str | Path) -> str:
     suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise InputError(f"cannot store numbers as {path}: use {' or '.join(SUFFIXES)}")
+    if suffix not in files.NUMBER_SUFFIXES:
+        raise InputError(f"cannot store numbers as {path}: use {' or '.join(files.NUMBER_SUFFIXES)}")
     return suffix

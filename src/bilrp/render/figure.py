@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from bilrp.explanation import DrawingOptions, Explanation
 
-SUFFIXES = (".png", ".svg", ".pdf")
 MIN_OPACITY = 1 / 255
 FIGURE_INCHES, SIDE_BY_SIDE_INCHES = 8.0, 10.0  # width
 DEFAULT_TITLE = "Which parts make these two similar?"
@@ -134,8 +133,8 @@ def write(
         options: Arguments of `plot`.
     """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"cannot write {path}: figures are written as {', '.join(SUFFIXES)}")
+    if path.suffix.lower() not in files.FIGURE_SUFFIXES:
+        raise InputError(f"cannot write {path}: figures are written as {', '.join(files.FIGURE_SUFFIXES)}")
     with files.atomic_write(path) as temporary:
         figure = plot(explanation, **options)
         with wrap_errors(f"cannot draw {path}"):  # fonts and text layout raise errors of many types

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bilrp.errors import InputError
 from bilrp.findings.formatting import format_number
 from bilrp.inputs import Text
 from bilrp.io import files
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from bilrp.groups import Contrast
     from bilrp.set_comparison import SetComparison
 
-PAGE_SUFFIX = ".html"
 MAX_NAME_LENGTH = 60
 
 
@@ -88,13 +86,9 @@ class GroupView:
             style: Link style of the explanations on a page.
             palette: "paper" or "safe".
         """
-        if path.suffix.lower() == PAGE_SUFFIX:
+        if path.suffix.lower() == files.PAGE_SUFFIX:
             page = self.render_html(title=title, style=style, palette=palette)
             return files.write_bytes(path, page.encode("utf-8"))
-        if path.suffix.lower() not in figure.SUFFIXES:
-            raise InputError(
-                f"cannot write {path}: use .html, {', '.join(figure.SUFFIXES)}, .npz or .safetensors"
-            )
         with files.atomic_write(path) as temporary:
             figure.save_figure(self.plot(title=title, palette=palette), temporary)
         return path

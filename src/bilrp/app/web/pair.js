@@ -7,12 +7,6 @@ import * as address from "./address.js";
 import { ask, progress } from "./api.js";
 import { createBoard } from "./board.js";
 
-const EXPORTS = [
-  ["html", "page"],
-  ["png", "picture"],
-  ["csv", "matches (CSV)"],
-  ["json", "everything (JSON)"],
-];
 const number = (value) => value.toFixed(3).replace("-", "−");
 
 export async function pair(root, { about, rest: [a, b], said, signal }) {
@@ -23,7 +17,7 @@ export async function pair(root, { about, rest: [a, b], said, signal }) {
   const [one, other] = payload.names ?? ["A", "B"];
   const by = similarity === about.similarity ? "" : similarity;
   const query = (kind) => address.to(`/api/export/${kind}`, { a, b, similarity });
-  const saves = EXPORTS.map(([kind, words]) => node("a", { href: query(kind), download: `bilrp.${kind}` }, words));
+  const saves = about.exports.map(([kind, label]) => node("a", { href: query(kind), download: `bilrp.${kind}` }, label));
   const links = node(
     "p",
     { class: "trail" },
