@@ -23,7 +23,8 @@ from bilrp.regions import grid
 from bilrp.render.report import Table
 from bilrp_studies.arena import methods, photo_truths, report, study, text_truths
 from bilrp_studies.arena.settings import ArenaSettings
-from bilrp_studies.arena.truth import Case, measure
+from bilrp_studies.arena.truth import Case, measure, order_regions
+from bilrp_studies.common.word_subsets import StudySentence
 from text_folders import ARCHITECTURES
 
 DATA = Path(os.environ.get("BILRP_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -98,7 +99,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def settings(data: Path) -> ArenaSettings:
     return ArenaSettings(
-        data=data, out=data / "out", encoders="small", photographs=2, sentences=2, planted=2, steps=0,
+        data=data, out=data / "out", encoders="small", photographs=2, pairs=2, sentences=2, planted=2, steps=0,
         integration_steps=1, size=64, regions=16, resamples=50,
     )  # fmt: skip
 
@@ -158,9 +159,9 @@ def test_chunks_are_read_and_aligned(data: Path, settings: ArenaSettings, tmp_pa
 
 @pytest.mark.parametrize("has_peaks", [True, False])
 def test_covering_by_hand(has_peaks: bool) -> None:
-    """The fall is that of the score with the found regions in mean colour, one side at a time.
+    """The fall is that of the score with the first regions in mean colour, one side at a time: three of 16, for any method.
 
-    Relevance with two peaks has findings there; without peaks the strongest pairs are covered.
+    Relevance with two peaks has findings there; without peaks regions are taken by their strongest pair, ties in order.
     """
     encoder = small_encoder()
     torch.manual_seed(3)
@@ -168,13 +169,14 @@ def test_covering_by_hand(has_peaks: bool) -> None:
     relevance = torch.zeros(16, 16)
     if has_peaks:
         relevance[0, 5], relevance[10, 3] = 1.0, 0.8
-        regions = {0, 10}, {5, 3}
+        regions = [0, 10, 1], [5, 3, 0]
     else:
         relevance += 0.5
         relevance[2, 3] = relevance[4, 3] = relevance[4, 9] = 0.5 + 1e-6
-        regions = {2, 4}, {3, 9}
+        regions = [2, 4, 0], [3, 9, 0]
     explanation = replace(bilrp.explain(encoder, a, b, regions=16), relevance=relevance)
     assert bool(explanation.findings()) == has_peaks
+    assert tuple(order_regions(explanation, side, range(16))[:3] for side in (0, 1)) == regions
     match = torch.eye(16)
     result = measure(
         encoder, explanation, Case("class", a, b, match, torch.ones_like(match), group=0, cover=True)
@@ -186,7 +188,50 @@ def test_covering_by_hand(has_peaks: bool) -> None:
         cosine = nn.functional.cosine_similarity(encoder.module(changed), encoder.module(other))
         falls.append(1 - float(cosine) / explanation.score)
     assert result["fall"] == pytest.approx(sum(falls) / 2, abs=1e-6) and abs(result["fall"]) > 1e-6
-    assert result["covered"] == pytest.approx(4 / 32)
+
+
+def test_regions_of_a_finding_are_covered_by_their_relevance_to_it() -> None:
+    """A finding of two neighbours comes before a single stronger region of a weaker finding, its stronger region first."""
+    encoder = small_encoder()
+    torch.manual_seed(3)
+    relevance = torch.zeros(16, 16)
+    relevance[4, 5], relevance[5, 5], relevance[10, 3] = 0.8, 1.0, 1.1
+    explanation = replace(
+        bilrp.explain(encoder, *torch.rand(2, 1, 3, 64, 64), regions=16), relevance=relevance
+    )
+    assert [(each.a, each.b) for each in explanation.findings()] == [([4, 5], [5]), ([10], [3])]
+    assert order_regions(explanation, 0, range(16))[:4] == [5, 4, 10, 0]
+    assert order_regions(explanation, 1, range(16))[:3] == [5, 3, 0]
+
+
+def test_the_stereo_pair_matches_by_its_disparity(settings: ArenaSettings) -> None:
+    pytest.importorskip("skimage")
+    (case,) = photo_truths.stereo_cases(small_encoder(), settings)
+    assert case.a.shape == case.b.shape == (1, 3, 64, 64) and not torch.equal(case.a, case.b)
+    rows, columns = (case.match * case.mask).nonzero().T
+    assert len(rows) >= 8 and bool(
+        (rows // 4 - columns // 4).abs().max() <= 1
+    )  # along rows, up to the tolerance
+    assert (
+        float((rows % 4 - columns % 4).double().mean()) > 0
+    )  # the right camera sees everything further left
+
+
+def test_sampled_shapley_values_of_words(tmp_path: Path) -> None:
+    """They add up as the exact values do, and come close to them with many orders; special tokens have none."""
+    encoder = sentence(ARCHITECTURES[0].save(tmp_path / "bert", dtype=torch.float32))
+    text = StudySentence(encoder, encoder, "a cat sat on")
+    exact, few, many = (text.shapley_values(), *(text.sample_shapley_values(n) for n in (2, 200)))
+    assert torch.allclose(few.sum(0), exact.sum(0), atol=1e-6)
+    assert float((many - exact).norm()) < 0.1 * float(exact.norm())
+    relevance = methods.shapley_pairs(encoder, "a cat sat on", "a dog sat", None)
+    assert relevance.shape == (6, 5) and not relevance[[0, -1]].any() and not relevance[:, [0, -1]].any()
+    norms = (
+        text.embedding.double().norm()
+        * StudySentence(encoder, encoder, "a dog sat").embedding.double().norm()
+    )
+    other = StudySentence(encoder, encoder, "a dog sat").shapley_values()
+    assert torch.allclose(relevance[1:-1, 1:-1], exact @ other.T / norms)
 
 
 def test_grad_cam_is_a_product_of_two_maps(settings: ArenaSettings) -> None:
@@ -246,6 +291,10 @@ def test_entries_are_refused_in_one_line(settings: ArenaSettings, monkeypatch: p
     for bad in ("nothing", "no.such.module:f", "math:nothing", "math:pi"):
         with pytest.raises(InputError, match=f"--entry {bad}"):
             methods.load_entry(bad)
+    with pytest.raises(InputError, match=r"--methods nothing: use some of AttnLRP, Grad-CAM"):
+        study.choose_methods(replace(settings, methods="occlusion,nothing"), is_text=True)
+    only = study.choose_methods(replace(settings, methods="occlusion, AttnLRP"), is_text=False)
+    assert list(only) == ["default", "occlusion"]
     monkeypatch.setitem(sys.modules, "outside", sys.modules[__name__])
     monkeypatch.setattr(study, "load_encoder", lambda name, settings: small_encoder())
     with pytest.raises(InputError, match=r"relevance \(2, 2\) for \(16, 16\) regions"):
@@ -292,7 +341,11 @@ def test_losses_come_first() -> None:
         "like": "unclear",
     }  # two photographs prove nothing
     expected = {"better": 0.0, "worse": 1.0, "like": 0.5, "every other": 0.0, "more than every other": 0.0}
-    assert built.results["covering"] == {"net": expected}
+    covering = built.results["covering"]["net"]
+    assert {name: each["mean"] for name, each in covering.items()} == expected
+    assert covering["like"]["low"] < 0.5 < covering["like"]["high"] and covering["like"]["pairs"] == 6
+    tied = report.compare_covering([row(0, default=0.5, same=0.5)], ArenaSettings(data=Path("in")))["net"]
+    assert [each["mean"] for each in tied.values()] == [0.5, 1.0, 0.0]
 
 
 @pytest.mark.slow
@@ -300,8 +353,8 @@ def test_losses_come_first() -> None:
 def test_the_arena_on_real_weights(tmp_path: Path) -> None:
     """MiniLM and MobileNetV2, small: the default tells aligned chunks, and where a warped photograph matches."""
     settings = ArenaSettings(
-        data=DATA, out=tmp_path, encoders="mobilenet,minilm", photographs=1, sentences=6, planted=2, steps=0,
-        integration_steps=1, resamples=200,
+        data=DATA, out=tmp_path, encoders="mobilenet,minilm", photographs=1, warps=2, pairs=1, sentences=6, planted=2,
+        steps=0, integration_steps=1, resamples=200,
     )  # fmt: skip
     table = study.run(settings).results["table"]
     assert table["minilm | iSTS"]["default"]["AUC"]["mean"] > 0.8

@@ -35,17 +35,21 @@ from bilrp.rules import composites
 from bilrp.rules.composites import Composite
 from bilrp.similarity import resolve_similarity
 from bilrp_studies.arena.truth import Case
+from bilrp_studies.common.word_subsets import StudySentence
 
 Method: TypeAlias = Callable[[Encoder, Any, Any, RegionSpec | None], Explanation | Tensor]
 
 OUR_METHOD = "default"
 RANKING_METHODS = (
+    "Shapley pairs",
     "Grad-CAM",
     "PAIR-X",
     "same place",
     "random",
-)  # they order pairs, and do not add up to a score
+)  # they give relevance alone, without what is left of the score
 MAX_CACHED = 12  # decompositions of one method: a photograph is in several consecutive pairs
+MAX_EXACT_WORDS = 6  # exact Shapley values take 2ⁿ forward passes for n words; longer texts have a sample
+SHAPLEY_ORDERS = 4  # random orders of the words of a longer text, each also backwards
 
 
 def image_methods(integration_steps: int) -> dict[str, Method]:
@@ -67,7 +71,7 @@ def text_methods(integration_steps: int) -> dict[str, Method]:
     """Return the methods for texts; `integration_steps` is the number of points of integrated Jacobians."""
     every = image_methods(integration_steps)
     attnlrp = composite_method(composites.attnlrp())
-    return {OUR_METHOD: every.pop(OUR_METHOD), "AttnLRP": attnlrp, **every}
+    return {OUR_METHOD: every.pop(OUR_METHOD), "AttnLRP": attnlrp, "Shapley pairs": shapley_pairs, **every}
 
 
 def load_entry(name: str) -> Method:
@@ -162,6 +166,25 @@ def grad_cam(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Te
             channels = last.pull_gradient(target).mean(0)
             maps.append(last.region_shares(side.regions) @ (last.vectors @ channels).clamp(min=0))
     return torch.outer(*maps)
+
+
+def shapley_pairs(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Tensor:
+    """Return the Shapley values of pairs of words under deletion; special tokens have none.
+
+    The dot product is bilinear, so the product of both texts' values (of every coordinate) is the value of each pair; for
+    cosine they are divided by the norms of the whole texts' embeddings. Exact up to MAX_EXACT_WORDS words.
+    """
+    is_cosine = resolve_similarity(None, encoder.similarity).unit_form is not None
+    sides = []
+    for text in (a, b):
+        sentence = StudySentence(encoder, encoder, text)
+        is_short = len(sentence.words) <= MAX_EXACT_WORDS
+        values = sentence.shapley_values() if is_short else sentence.sample_shapley_values(SHAPLEY_ORDERS)
+        count = resolve_regions(encoder, sentence.encoder_input, regions)[0].count
+        parts = values.new_zeros(count, values.shape[1])
+        parts[sentence.words] = values / (sentence.embedding.double().norm() if is_cosine else 1.0)
+        sides.append(parts)
+    return sides[0] @ sides[1].T
 
 
 def same_place(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Tensor:

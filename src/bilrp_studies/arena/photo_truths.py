@@ -21,6 +21,7 @@ from bilrp.inputs import Image
 from bilrp.regions import Regions, grid
 from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.arena.truth import Case
+from bilrp_studies.common.stereo_images import load_stereo_pair
 
 WARPS = ("shift", "mirror", "zoom", "rotation", "crop")
 TOLERANCE = 0.5  # of a region beyond its border: the centre is within one region of the exact position
@@ -45,7 +46,7 @@ def warp_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
     for number, path in enumerate(shuffle_photographs(settings)[: settings.photographs]):
         photograph = read_photograph(encoder, path)
         x, regions = photograph.x, grid(settings.regions)(photograph.x)
-        for kind in WARPS:
+        for kind in [WARPS[(number + turn) % len(WARPS)] for turn in range(settings.warps)]:
             matrix = warp_matrix(kind, (x.shape[2], x.shape[3]), settings.regions)
             pixel_map = evaluation.warp_pixel_map(matrix, (x.shape[2], x.shape[3]))
             match, mask = evaluation.match_regions(pixel_map, regions, regions, tolerance=TOLERANCE)
@@ -96,6 +97,25 @@ def object_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
         yield Case("planted object", a, b, match, torch.ones_like(match), group=number)
 
 
+def stereo_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
+    """Yield the stereo pair of scikit-image, whose disparity says where each region of the left is in the right.
+
+    Disparities are smaller than a region: the same place is right here, and the other methods have to find it.
+    """
+    left, right, disparity = load_stereo_pair()
+    sides = [read_item(encoder, path) for path in (left, right)]
+    view = sides[0].view
+    assert isinstance(view, Image)
+    x0, y0, x1, y1 = (round(v) for v in view.box)
+    height, width = sides[0].x.shape[2:]
+    known = torch.from_numpy(disparity).float()[None, None, y0:y1, x0:x1]
+    resized = F.interpolate(known, (height, width), mode="nearest")[0, 0] * width / (x1 - x0)
+    pixel_map = evaluation.disparity_pixel_map(resized)
+    regions = grid(settings.regions)(sides[0].x)
+    match, mask = evaluation.match_regions(pixel_map, regions, regions, tolerance=TOLERANCE)
+    yield Case("stereo", sides[0].x, sides[1].x, match, mask, group=0)
+
+
 def class_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
     """Yield pairs of photographs with an object of one class; regions in its boxes should go with regions in its boxes."""
     number = 0
@@ -110,7 +130,7 @@ def class_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
                 "class", sides[0].x, sides[1].x, match, torch.ones_like(match), group=number, cover=True
             )
             number += 1
-        if number == settings.photographs:
+        if number == settings.pairs:
             return
 
 

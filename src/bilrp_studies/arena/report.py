@@ -25,8 +25,8 @@ MEANINGS = {
     "signed": "relevance on true matches over the sum of absolute relevance; noise that cancels has 0",
     "hit": "how often the strongest partner of a region (of a chunk, of a word) is a true match",
     "AUC": "how often a true match has more relevance than another pair",
-    "fall": "by how much the score falls when the three first findings are covered, one side at a time",
-    "covered": "fraction of the regions that these findings cover; not compared",
+    "fall": "by how much the score falls when the first findings are covered, an eighth of the regions of one side at a "
+    "time (at least three), the same number for every method",
     "unattributed": "share of the score that no pair of regions has; not compared",
 }
 
@@ -36,7 +36,7 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
     values = collect_values(rows)
     table = summarize_values(values, settings)
     comparisons = compare_methods(values, settings)
-    covering = compare_covering(rows)
+    covering = compare_covering(rows, settings)
     results = {
         "table": {f"{encoder} | {truth}": by for (encoder, truth), by in table.items()},
         "comparisons": comparisons,
@@ -58,10 +58,12 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
     )
     if covering:
         sentence = ", ".join(
-            f"{encoder} {by['more than every other']:.0%} ({by['every other']:.0%} with ties)"
+            f"{encoder} {by['more than every other']['mean']:.0%} ({by['every other']['mean']:.0%} with ties)"
             for encoder, by in covering.items()
         )
-        summary += f" Covering its three first findings lowers the score more than any other's on: {sentence} of pairs."
+        summary += (
+            f" Covering its first findings lowers the score more than every other's on: {sentence} of pairs."
+        )
     return build_study_report(
         "Which method finds what is known to match?",
         summary,
@@ -141,25 +143,27 @@ def judge_difference(difference: Mapping[str, float], groups: int) -> str:
     return "behind" if difference["high"] < 0 else "ahead" if difference["low"] > 0 else "unclear"
 
 
-def compare_covering(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
-    """Return, by encoder and other method, the share of pairs whose score falls no less under the default's findings.
+def compare_covering(rows: Iterable[Row], settings: ArenaSettings) -> dict[str, dict[str, dict[str, float]]]:
+    """Return, by encoder and other method, the share of pairs whose score falls more under the default's findings.
 
-    "every other" is the share of pairs where this is so for all of the others at once, "more than every other" where it
-    falls more than under any of them. Methods that find the same regions have the same fall.
+    Equal falls count half: methods that find the same regions have the same. "every other" is the share of pairs where
+    the default's fall is no less than that of all others at once, "more than every other" where it is more. Each has
+    "mean", "low", "high" and "pairs".
     """
-    held: dict[str, dict[str, list[bool]]] = {}
+    held: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         falls = {name: each["fall"] for name, each in row["methods"].items() if "fall" in each}
         ours = falls.pop(OUR_METHOD, None)
-        if ours is None:
+        if ours is None or not falls:
             continue
-        by = held.setdefault(row["encoder"], {})
-        for name, fall in (falls | {"every other": max(falls.values(), default=ours)}).items():
-            by.setdefault(name, []).append(ours >= fall - EQUAL_FALL)
-        more = ours > max(falls.values(), default=ours) + EQUAL_FALL
-        by.setdefault("more than every other", []).append(more)
+        by, best = held.setdefault(row["encoder"], {}), max(falls.values())
+        for name, fall in falls.items():
+            by.setdefault(name, []).append(0.5 if abs(ours - fall) <= EQUAL_FALL else float(ours > fall))
+        by.setdefault("every other", []).append(float(ours >= best - EQUAL_FALL))
+        by.setdefault("more than every other", []).append(float(ours > best + EQUAL_FALL))
     return {
-        encoder: {name: sum(each) / len(each) for name, each in by.items()} for encoder, by in held.items()
+        encoder: {name: _interval(each, settings) | {"pairs": len(each)} for name, each in by.items()}
+        for encoder, by in held.items()
     }
 
 
@@ -222,10 +226,16 @@ def _comparison_table(comparisons: Sequence[Mapping[str, Any]], verdict: str) ->
     )
 
 
-def _covering_table(covering: Mapping[str, Mapping[str, float]]) -> Table:
+def _covering_table(covering: Mapping[str, Mapping[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for by in covering.values() for name in by))
-    rows = [(encoder, *(by.get(name) for name in names)) for encoder, by in covering.items()]
-    caption = "Share of pairs whose score falls no less under the default's three first findings than under another's."
+    rows = [
+        (encoder, *(format_interval(by[name]) if name in by else None for name in names))
+        for encoder, by in covering.items()
+    ]
+    caption = (
+        "Share of pairs whose score falls more under the default's first findings than under another's, equal falls count "
+        "half; every method covers the same number of regions."
+    )
     return Table(("encoder", *names), rows, caption)
 
 

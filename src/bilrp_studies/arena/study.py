@@ -16,6 +16,7 @@ from torch import nn
 from bilrp import encoders
 from bilrp.encoder import Encoder, read_item, resolve_composite
 from bilrp.encoders.sentence_encoder import SentenceModel, sentence
+from bilrp.errors import InputError
 from bilrp.explanation import Explanation
 from bilrp.io.cache import Cache, compute_key, hash_array, hash_weights
 from bilrp.progress import Progress, progress_bar
@@ -25,6 +26,7 @@ from bilrp.rules.composites import composite_name
 from bilrp_studies.arena import photo_truths, report, text_truths
 from bilrp_studies.arena.methods import (
     OUR_METHOD,
+    Method,
     image_methods,
     load_entry,
     run_method,
@@ -36,8 +38,13 @@ from bilrp_studies.common import sts_data
 from bilrp_studies.common.noun_matching import load_or_train
 from bilrp_studies.common.result_cache import load_or_compute_row
 
-CACHE_VERSION = 1  # of the cached measures of a pair; changing it invalidates the cache
-IMAGE_TRUTHS = (photo_truths.warp_cases, photo_truths.object_cases, photo_truths.class_cases)
+CACHE_VERSION = 2  # of the cached measures of a pair; changing it invalidates the cache
+IMAGE_TRUTHS = (
+    photo_truths.class_cases,
+    photo_truths.warp_cases,
+    photo_truths.object_cases,
+    photo_truths.stereo_cases,
+)
 TEXT_TRUTHS = (text_truths.chunk_cases, text_truths.planted_cases)
 
 Truth = Callable[[Encoder, ArenaSettings], Iterator[Case]]
@@ -112,9 +119,7 @@ def measure_truth(
     """
     assert isinstance(encoder.module, nn.Module)
     is_text = is_text_encoder(encoder)
-    methods = (text_methods if is_text else image_methods)(settings.integration_steps)
-    for entry in filter(None, settings.entry.split(",")):
-        methods[entry] = load_entry(entry)
+    methods = choose_methods(settings, is_text=is_text)
     regions = None if is_text else grid(settings.regions)
     origin = {"weights": hash_weights(encoder.module), "version": CACHE_VERSION, "regions": settings.regions}
     cases = list(truth(encoder, settings))
@@ -136,6 +141,22 @@ def measure_truth(
             )
         yield {"encoder": name, "truth": case.truth, "group": case.group, "methods": row}
         bar.advance()
+
+
+def choose_methods(settings: ArenaSettings, *, is_text: bool) -> dict[str, Method]:
+    """Return the methods by name: the default, those that the settings name (all without names), and entries from outside.
+
+    Args:
+        settings: the settings of the study.
+        is_text: whether they are for texts.
+    """
+    methods = (text_methods if is_text else image_methods)(settings.integration_steps)
+    names = [name.strip() for name in settings.methods.split(",") if name.strip()]
+    known = {*text_methods(1), *image_methods(1)}
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"--methods {unknown[0]}: use some of {', '.join(sorted(known))}")
+    chosen = {name: each for name, each in methods.items() if not names or name in (OUR_METHOD, *names)}
+    return chosen | {entry: load_entry(entry) for entry in filter(None, settings.entry.split(","))}
 
 
 def default_composite_name(encoder: Encoder, x: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,12 @@ from bilrp.covering import cover_regions
 from bilrp.encoder import Encoder, read_item
 from bilrp.evaluation.metrics import safe_ratio
 from bilrp.explanation import Explanation
-from bilrp.findings.grouping import Finding
+from bilrp.inputs import Item, Text
+from bilrp.regions import Regions
 from bilrp.similarity import resolve_similarity
 
-NUM_COVERED_FINDINGS = 3
+MIN_COVERED_REGIONS = 3  # of each side
+MAX_FINDINGS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,23 +65,57 @@ def measure(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str,
 
 
 def cover_findings(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str, float]:
-    """Cover the first findings of each side in turn; return the mean fall of the score and the fraction covered.
+    """Cover the first findings of each side in turn; return by how much the score falls, relative to the score.
 
-    Regions of an image become its mean colour, words of a text are deleted. Both are relative to the score and to the
-    number of regions. Only findings that raise the score are covered; an explanation without any has its strongest pairs.
+    Every method covers the same number of regions of each side, `count_covered`: those of its findings in their order,
+    as listed by `order_regions`. Regions of an image become its mean colour, words of a text are deleted.
     """
-    findings = [each for each in explanation.findings(100) if each.relevance > 0][:NUM_COVERED_FINDINGS]
-    if not findings:  # relevance without peaks has none: its strongest pairs
-        findings = [Finding([m.a], [m.b], m.relevance, None) for m in explanation.top(NUM_COVERED_FINDINGS)]
     similarity = resolve_similarity(None, encoder.similarity)
     embeddings = [side.embedding for side in (explanation.a, explanation.b)]
-    falls, fractions = [], []
+    falls = []
     for number, side in enumerate((explanation.a, explanation.b)):
-        hidden = sorted({n for each in findings for n in (each.b if number else each.a)})
-        if not hidden or len(hidden) == side.regions.count:
-            return {"fall": 0.0, "covered": float(len(hidden) > 0)}
-        covered = cover_regions(encoder, read_item(encoder, (case.a, case.b)[number]), side.regions, hidden)
+        item = read_item(encoder, (case.a, case.b)[number])
+        order = order_regions(explanation, number, list_coverable(item, side.regions))
+        hidden = order[: count_covered(len(order))]
+        covered = cover_regions(encoder, item, side.regions, hidden)
         pair = (embeddings[0], covered) if number else (covered, embeddings[1])
         falls.append(1 - similarity.score(*pair) / explanation.score)
-        fractions.append(len(hidden) / side.regions.count)
-    return {"fall": sum(falls) / 2, "covered": sum(fractions) / 2}
+    return {"fall": sum(falls) / 2}
+
+
+def count_covered(regions: int) -> int:
+    """Return how many regions of a side are covered: an eighth, at least three, never all.
+
+    >>> [count_covered(n) for n in (2, 3, 9, 49)]
+    [1, 2, 3, 6]
+    """
+    return max(1, min(max(MIN_COVERED_REGIONS, regions // 8), regions - 1))
+
+
+def list_coverable(item: Item, regions: Regions) -> list[int]:
+    """Return the regions that may be covered: all of an image, the words of a text without special tokens."""
+    if isinstance(item.view, Text):
+        return [number for number, span in enumerate(item.view.spans) if span is not None]
+    return list(range(regions.count))
+
+
+def order_regions(explanation: Explanation, side: int, numbers: Sequence[int]) -> list[int]:
+    """Return regions of one side in the order in which an explanation covers them.
+
+    First those of its findings that raise the score, in their order, and inside a finding by their relevance to its other
+    side; then all others by their strongest pair. Ties keep the order of the regions.
+
+    Args:
+        explanation: The explanation.
+        side: 0 for a, 1 for b.
+        numbers: Regions of that side.
+    """
+    relevance = explanation.relevance.T if side else explanation.relevance
+    strongest, rank = relevance.amax(1).tolist(), {}
+    for place, finding in enumerate(
+        each for each in explanation.findings(MAX_FINDINGS) if each.relevance > 0
+    ):
+        own, other = (finding.b, finding.a) if side else (finding.a, finding.b)
+        for number, value in zip(own, relevance[own][:, other].sum(1).tolist(), strict=True):
+            rank.setdefault(number, (place, -value))
+    return sorted(numbers, key=lambda number: rank.get(number, (MAX_FINDINGS, -strongest[number])))
