@@ -102,7 +102,7 @@ IMAGE = drawn(1, 4, 6, 6, seed=2)
 STAND_INS: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, rules.Rule]] = {
     "scaled_dot_product_attention frozen": (attend(KEEP), X, rules.frozen()),
     "scaled_dot_product_attention": (attend(KEEP), X, rules.jacobian()),
-    "scaled_dot_product_attention shared": (attend(KEEP), X, rules.shared_attention()),
+    "scaled_dot_product_attention shared": (attend(KEEP), X, rules.split_attention()),
     "layer_norm": (lambda x: F.layer_norm(x, (6,), W[0, 0], W[0, 1]), X, rules.frozen()),
     "group_norm": (lambda x: F.group_norm(x, 2, W[0, 0, :4]), IMAGE, rules.frozen()),
     "instance_norm": (lambda x: F.instance_norm(x), IMAGE, rules.frozen()),

@@ -117,7 +117,7 @@ def test_a_whole_model_pushes_as_it_pulls(attention: str) -> None:
 
 
 def test_rules_for_attention_refuse_other_steps() -> None:
-    for rule in (rules.halves(), rules.shared_attention()):
+    for rule in (rules.split_product(), rules.split_attention()):
         with pytest.raises(RuleError, match="is a rule for"):
             rule(record(nn.Linear(3, 2), torch.ones(1, 3)).steps[0])
 

@@ -74,7 +74,7 @@ def test_on_vgg_it_is_the_schedule_of_the_paper(random_weights: dict[str, torch.
     net = VGG16(31)
     net.load_state_dict(random_weights)
     tape = record(net, torch.rand(1, 3, 64, 64))
-    bound = composites.graded((0.5, 0.25, 0.1, 0.0), bias="rest").for_tape
+    bound = composites.graded((0.5, 0.25, 0.1, 0.0), bias="rest").bind
     assert bound is not None
     choose = bound(tape)
     for step in tape.steps:
@@ -111,7 +111,7 @@ def test_position_adds_the_remainder_of_each_position_to_the_region_there(
     assert isinstance(net, nn.Sequential)
     composite = composites.graded()
     left = composites.Composite(
-        "left", composites.first_match(otherwise=composite).choose_rule, None, composite.for_tape
+        "left", composites.first_match(otherwise=composite).choose_rule, None, composite.bind
     )
     full = bilrp.decompose(net, x, regions=16, composite=composite)
     without = bilrp.decompose(net, x, regions=16, composite=left)

@@ -5,7 +5,7 @@ May import errors, trace and engine.
 
 from bilrp.rules.activations import clamp, gate
 from bilrp.rules.affine import jacobian, linear
-from bilrp.rules.attnlrp import halves, shared_attention
+from bilrp.rules.attnlrp import split_attention, split_product
 from bilrp.rules.default_rules import default_rule, frozen
 from bilrp.rules.product_rules import product
 from bilrp.rules.rule import Rule
@@ -38,13 +38,13 @@ __all__ = [
     "frozen",
     "gamma",
     "gate",
-    "halves",
     "jacobian",
     "linear",
     "product",
     "secant",
     "select",
-    "shared_attention",
+    "split_attention",
+    "split_product",
     "wsquare",
     "zbox",
     "zero",

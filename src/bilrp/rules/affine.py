@@ -166,11 +166,11 @@ def is_known_linear(step: Step) -> bool:
     op = step.operation
     if op.rule == "quotient":
         return len(step.inputs) == 1 and is_first_argument(step) and step.kwargs.get("rounding_mode") is None
-    linear_word = op.rule in {"linear", "product"} and (op.linear_in == "all" or len(step.inputs) == 1)
+    is_linear_rule = op.rule in {"linear", "product"} and (op.linear_in == "jointly" or len(step.inputs) == 1)
     fixed = [step.argument_value(argument) for argument in op.nonlinear_args]
     adding = None if op.accumulate_arg is None else step.argument_value(op.accumulate_arg)
     return (
-        linear_word
+        is_linear_rule
         and adding in OVERWRITE_MODES + ACCUMULATE_MODES
         and not any(f is v for f in fixed for v in step.values)
     )

@@ -17,16 +17,18 @@ from bilrp.rules.rule import Rule, format_number
 from bilrp.trace.tape import Slot, Step
 
 
-def halves() -> Rule:
+def split_product() -> Rule:
     """Split a product of two live tensors in halves: J(s, t) = ½ (s·v + u·t).
 
-    >>> halves().name
-    'halves'
+    >>> split_product().name
+    'split_product'
     """
 
     def freeze(step: Step) -> Map:
         if len(step.inputs) != 2 or step.operation.rule != "product":
-            raise RuleError(f"halves is a rule for a product of two live tensors, not for {step.describe()}")
+            raise RuleError(
+                f"split_product is a rule for a product of two live tensors, not for {step.describe()}"
+            )
         left, right = (value.detach() for value in step.values)
 
         def function(s: Tensor, t: Tensor) -> Tensor:
@@ -34,10 +36,10 @@ def halves() -> Rule:
 
         return Linear(function, step.values, (0, 1))
 
-    return Rule("halves", freeze)
+    return Rule("split_product", freeze)
 
 
-def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5) -> Rule:
+def split_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5) -> Rule:
     """Use the true derivative of a fused attention, times a share for each of queries, keys and values.
 
     Args:
@@ -45,14 +47,14 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
         key: Share of the keys.
         value: Share of the values.
 
-    >>> shared_attention().name
-    'shared_attention(0.25, 0.25, 0.5)'
+    >>> split_attention().name
+    'split_attention(0.25, 0.25, 0.5)'
     """
     shares = {"query": query, "key": key, "value": value}
 
     def freeze(step: Step) -> Map:
         if step.operation.kind != "attention":
-            raise RuleError(f"shared_attention is a rule for attention, not for {step.describe()}")
+            raise RuleError(f"split_attention is a rule for attention, not for {step.describe()}")
         by_slot = _shares_by_slot(step, shares)
         at, plain = step.values, make_unfused_attention(step)
 
@@ -63,7 +65,7 @@ def shared_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5)
         return Jacobian(function, at, tuple(range(len(at))))
 
     return Rule(
-        f"shared_attention({format_number(query)}, {format_number(key)}, {format_number(value)})", freeze
+        f"split_attention({format_number(query)}, {format_number(key)}, {format_number(value)})", freeze
     )
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from bilrp import rules
 from bilrp.errors import RuleError, to_printable
-from bilrp.rules.attnlrp import halves, shared_attention
+from bilrp.rules.attnlrp import split_attention, split_product
 from bilrp.rules.reference_inputs import Reference, ReferenceLike, as_reference
 from bilrp.rules.rule import Rule, format_number
 from bilrp.trace.fingerprint import hash_code
@@ -49,7 +49,7 @@ class Composite:
         name: Stored in the decomposition's origin.
         choose_rule: Function step → rule.
         reference: A reference input x₀; the composite's rules then decompose φ(x) − φ(x₀).
-        for_tape: Function tape → composite, for a composite whose choice depends on the whole tape.
+        bind: Function tape → composite, for a composite whose choice depends on the whole tape.
         locate_remainder: Attribute what is left at the last feature map to regions by position (`engine.remainder`).
         is_centered: Decompose φ(x) − μ, see `centered`.
     """
@@ -57,7 +57,7 @@ class Composite:
     name: str
     choose_rule: CompositeFunction
     reference: Reference | None = None
-    for_tape: Callable[[Tape], CompositeFunction] | None = None
+    bind: Callable[[Tape], CompositeFunction] | None = None
     locate_remainder: bool = False
     is_centered: bool = False
 
@@ -84,9 +84,10 @@ def hessian_product() -> Composite:
     def choose(step: Step) -> Rule | None:
         if is_weighted(step):
             return rules.zero()
-        straight = step.operation.rule in {"gate", "select"} or step.operation.mask == "moves"
-        natural = rules.default_rule(step)
-        return natural if straight or (natural and natural.name == "linear") else rules.jacobian()
+        # ReLU, max pooling and rearrangements: their default rule is the true derivative
+        is_exact = step.operation.rule in {"gate", "select"} or step.operation.mask == "moves"
+        default = rules.default_rule(step)
+        return default if is_exact or (default and default.name == "linear") else rules.jacobian()
 
     return Composite("hessian_product", choose)
 
@@ -184,7 +185,7 @@ def graded(gammas: Sequence[float] = DEFAULT_GAMMAS, *, bias: GradedBias = "posi
     suffix = "" if bias == "position" else f", bias={bias}"
     name = f"graded({', '.join(map(format_number, gammas))}{suffix})"
 
-    def for_tape(tape: Tape) -> CompositeFunction:
+    def bind(tape: Tape) -> CompositeFunction:
         smallest = min((side for step in tape.steps if (side := map_side(step)) is not None), default=1.0)
 
         def choose(step: Step) -> Rule | None:
@@ -198,7 +199,7 @@ def graded(gammas: Sequence[float] = DEFAULT_GAMMAS, *, bias: GradedBias = "posi
     def refuse(step: Step) -> Rule | None:
         raise RuleError(f"{name} chooses by the whole tape: bind it with bind_to_tape(composite, tape)")
 
-    return Composite(name, refuse, for_tape=for_tape, locate_remainder=bias == "position")
+    return Composite(name, refuse, bind=bind, locate_remainder=bias == "position")
 
 
 def map_side(step: Step) -> float | None:
@@ -211,8 +212,8 @@ def map_side(step: Step) -> float | None:
 
 def bind_to_tape(composite: CompositeFunction, tape: Tape) -> CompositeFunction:
     """Return the composite for this tape; most composites look at single steps and are returned unchanged."""
-    for_tape = getattr(composite, "for_tape", None)
-    return composite if for_tape is None else for_tape(tape)
+    bind = getattr(composite, "bind", None)
+    return composite if bind is None else bind(tape)
 
 
 def secant(reference: ReferenceLike = "mean", *, gamma: float = 0.0) -> Composite:
@@ -255,11 +256,11 @@ def attnlrp(gamma: float = 0.0) -> Composite:
         if is_weighted(step):
             return weighted
         if step.operation.kind == "attention":
-            return shared_attention()
+            return split_attention()
         if step.operation.kind == "softmax":
             return rules.jacobian()
         if len(step.inputs) == 2 and step.operation.rule == "product" and not scaling(step):
-            return halves()
+            return split_product()
         return rules.default_rule(step)
 
     def scaling(step: Step) -> bool:
@@ -287,7 +288,7 @@ def centered(composite: CompositeLike) -> Composite:
     inner = as_composite(composite)
     if composite_reference(inner) is not None:
         raise RuleError(f"{composite_name(inner)} has a reference input, so it cannot be centered as well")
-    bound = getattr(inner, "for_tape", None)
+    bound = getattr(inner, "bind", None)
     return Composite(
         f"centered({composite_name(inner)})",
         inner,
@@ -324,7 +325,7 @@ def first_match(*entries: tuple[Condition, Rule], otherwise: CompositeLike) -> C
         return next((rule for condition, rule in entries if _matches(condition, step)), None) or rest(step)
 
     listed = ", ".join(f"{c if isinstance(c, str) else composite_name(c)}: {r.name}" for c, r in entries)
-    bound = getattr(rest, "for_tape", None)
+    bound = getattr(rest, "bind", None)
     return Composite(
         f"first_match({listed}, otherwise: {composite_name(rest)})",
         choose,

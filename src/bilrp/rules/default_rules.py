@@ -20,15 +20,14 @@ def default_rule(step: Step) -> Rule | None:
 
     Weighted steps get `linear` (LRP-0); composites usually choose their rule before they fall back to this function.
     """
-    word = step.operation.rule
-    return None if word is None else DEFAULT_RULES[word](step)
+    name = step.operation.rule
+    return None if name is None else DEFAULT_RULES[name](step)
 
 
 def frozen() -> Rule:
-    """Freeze the factor by which a step scales its input, at this input.
+    """Treat f(a)/a of an activation, 1/std of a norm and the softmax of an attention as constants (detach them).
 
-    Activations with f(0) = 0 become diag(f(a)/a), norms keep their centring and freeze 1/std, attention freezes its
-    softmax weights: y = P V.
+    An activation with f(0) = 0 becomes diag(f(a)/a), a norm (s − mean s)/std · w, an attention P V with P constant.
     """
     return Rule("frozen", _freeze_scale)
 

@@ -21,7 +21,7 @@ from bilrp.rules.composites import (
     format_call,
 )
 from bilrp.rules.rule import Rule
-from bilrp.rules.verification import check_shapes, verify_adjoint
+from bilrp.rules.verification import check_shapes, format_missing_derivative, verify_adjoint
 from bilrp.trace.devices import ValueRanges, is_on_cpu
 from bilrp.trace.layer_weights import extract_weights
 from bilrp.trace.reference_run import run_at_reference
@@ -141,7 +141,8 @@ def describe_missing_rule(step: Step, composite: CompositeFunction) -> str:
     else:  # suggest only what works
         derivatives = available_derivatives(step)
         if derivatives == "none":
-            return f"no rule in {composite_name(composite)} for {step.describe()}, and {_no_derivative_message(step)}"
+            reason = format_missing_derivative(step, "it")
+            return f"no rule in {composite_name(composite)} for {step.describe()}, and {reason}"
         mode = ", mode='pull'" if derivatives == "pull" else ""
     fix = (
         f"composite=bilrp.composites.first_match(('{step.name}', bilrp.rules.{rule}), "
@@ -162,14 +163,6 @@ def available_derivatives(step: Step) -> Literal["both", "pull", "none"]:
     except RuleError:
         return "pull"
     return "both"
-
-
-def _no_derivative_message(step: Step) -> str:
-    if step.op.startswith("quantized::"):
-        return (
-            "torch has no derivative of quantized steps: explain the model as it was before it was quantized"
-        )
-    return "torch has no derivative of it: write it out in the model with torch's own calls, or explain the layer before it"
 
 
 def _suggest_operation(step: Step) -> str:

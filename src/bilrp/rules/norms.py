@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -47,7 +47,9 @@ def _group_norm(step: Step) -> Map:
     def grouped(t: Tensor) -> Tensor:
         return t.reshape(t.shape[0], groups, -1)
 
-    return _centered_norm(step, grouped, (-1,), step.argument(4, "eps", 1e-5), _per_channel(weight, value))
+    return _centered_norm(
+        step, grouped, (-1,), step.argument(4, "eps", 1e-5), reshape_per_channel(weight, value)
+    )
 
 
 def _instance_norm(step: Step) -> Map:
@@ -55,13 +57,13 @@ def _instance_norm(step: Step) -> Map:
         return _batch_norm(step)
     value, weight = step.values[0], step.argument(3, "weight")
     eps = step.argument(7, "eps", 1e-5)
-    return _centered_norm(step, lambda t: t.flatten(2), (-1,), eps, _per_channel(weight, value))
+    return _centered_norm(step, lambda t: t.flatten(2), (-1,), eps, reshape_per_channel(weight, value))
 
 
 def _rms_norm(step: Step) -> Map:
     a, weight = step.values[0], step.argument(2, "weight")
     shape, eps = step.argument(1, "normalized_shape"), step.argument(3, "eps")
-    axes = tuple(range(-(1 if isinstance(shape, int) else len(shape)), 0))
+    axes = last_axes(shape)
     eps = torch.finfo(a.dtype).eps if eps is None else eps
     factor = (a.square().mean(axes, keepdim=True) + eps).rsqrt().expand_as(a)
     return Scale(factor if weight is None else factor * weight)
@@ -78,7 +80,9 @@ def _batch_norm(step: Step) -> Map:
         # Without running statistics: those of this input, as in an instance norm.
         a, weight = step.values[0], step.argument(3, "weight")
         axes = (0, *range(2, a.dim()))
-        return _centered_norm(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
+        return _centered_norm(
+            step, lambda t: t, axes, step.argument(7, "eps", 1e-5), reshape_per_channel(weight, a)
+        )
     scale, _ = compute_batch_norm_affine(step)
     return Scale(scale.reshape(-1, *[1] * (step.result.dim() - 2)).expand_as(step.result))
 
@@ -88,7 +92,13 @@ def uses_input_statistics(step: Step) -> bool:
     return bool(step.argument(5, "training", False)) or step.argument(1, "running_mean") is None
 
 
-def _per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:
+def last_axes(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the axes that a layer norm of this shape averages over, counted from the end."""
+    return tuple(range(-(1 if isinstance(normalized_shape, int) else len(normalized_shape)), 0))
+
+
+def reshape_per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:
+    """Return a weight for each channel in a shape that multiplies values [batch, channels, …]."""
     return None if weight is None else weight.reshape(-1, *[1] * (value.dim() - 2))
 
 

@@ -28,8 +28,8 @@ def product(freeze: int) -> Rule:
             raise RuleError(
                 f"product is a rule for two live tensors, but {step.describe()} has {len(step.inputs)}"
             )
-        word = step.operation.rule
-        if word not in {"product", "quotient"} or (word == "quotient" and freeze == 0):
+        rule_name = step.operation.rule
+        if rule_name not in {"product", "quotient"} or (rule_name == "quotient" and freeze == 0):
             raise RuleError(
                 f"product(freeze={freeze}) leaves {step.describe()} nonlinear in its other operand: "
                 "use bilrp.rules.jacobian()"
@@ -40,7 +40,7 @@ def product(freeze: int) -> Rule:
         def function(s: Tensor) -> Tensor:
             return step.run(s, constant) if live == 0 else step.run(constant, s)
 
-        elementwise = word == "product" and step.operation.kind == "arithmetic"
+        elementwise = rule_name == "product" and step.operation.kind == "arithmetic"
         if elementwise and step.values[live].shape == step.result.shape:
             return Scale(constant.expand_as(step.result), slots=(live,))
         heads = {step.values[live].shape[:-2], constant.shape[:-2], step.result.shape[:-2]}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch import Tensor
 from bilrp.engine.maps import Linear, Map, Scale, Term, Weighted
 from bilrp.errors import RuleError
 from bilrp.rules.affine import is_known_linear, linear
-from bilrp.rules.norms import freeze_norm, uses_input_statistics
+from bilrp.rules.norms import freeze_norm, last_axes, reshape_per_channel, uses_input_statistics
 from bilrp.rules.rule import Rule, format_number
 from bilrp.rules.selection import Candidates, freeze_selection
 from bilrp.rules.verification import verify_substitute
@@ -133,7 +132,7 @@ def _elementwise(step: Step) -> Map | None:
 
 def _product(step: Step) -> Map | None:
     """Return ū Δv + v̄ Δu = u v − u₀ v₀ with the means ū and v̄, for any call that is linear in each of two operands."""
-    if len(step.inputs) != 2 or step.operation.linear_in != "one":
+    if len(step.inputs) != 2 or step.operation.linear_in != "separately":
         return None
     left, right = ((v + v0) / 2 for v, v0 in value_pairs(step))
     return Linear(lambda s, t: step.run(s, right) + step.run(left, t), step.values, (0, 1))
@@ -186,7 +185,7 @@ def _batch_norm(step: Step) -> Map | None:
         return freeze_norm(step)
     a, weight = step.values[0], step.argument(3, "weight")
     axes = (0, *range(2, a.dim()))
-    return _norm(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), _per_channel(weight, a))
+    return _norm(step, lambda t: t, axes, step.argument(7, "eps", 1e-5), reshape_per_channel(weight, a))
 
 
 # ---------------------------------------------------------------- norms
@@ -241,21 +240,16 @@ def _norm(
     return Linear(function, step.values)
 
 
-def _per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:
-    return None if weight is None else weight.reshape(-1, *[1] * (value.dim() - 2))
-
-
-def _last_axes(shape: Any) -> tuple[int, ...]:
-    return tuple(range(-(1 if isinstance(shape, int) else len(shape)), 0))
-
-
 def _layer_norm(step: Step) -> Map | None:
-    axes, weight = _last_axes(step.argument(1, "normalized_shape")), step.argument(2, "weight")
+    axes, weight = last_axes(step.argument(1, "normalized_shape")), step.argument(2, "weight")
     return _norm(step, lambda t: t, axes, step.argument(4, "eps", 1e-5), weight)
 
 
 def _group_norm(step: Step) -> Map | None:
-    groups, weight = step.argument(1, "num_groups"), _per_channel(step.argument(2, "weight"), step.values[0])
+    groups, weight = (
+        step.argument(1, "num_groups"),
+        reshape_per_channel(step.argument(2, "weight"), step.values[0]),
+    )
     return _norm(
         step, lambda t: t.reshape(t.shape[0], groups, -1), (-1,), step.argument(4, "eps", 1e-5), weight
     )
@@ -264,12 +258,12 @@ def _group_norm(step: Step) -> Map | None:
 def _instance_norm(step: Step) -> Map | None:
     if not step.argument(5, "use_input_stats", True):
         return None
-    weight = _per_channel(step.argument(3, "weight"), step.values[0])
+    weight = reshape_per_channel(step.argument(3, "weight"), step.values[0])
     return _norm(step, lambda t: t.flatten(2), (-1,), step.argument(7, "eps", 1e-5), weight)
 
 
 def _rms_norm(step: Step) -> Map | None:
-    axes, eps = _last_axes(step.argument(1, "normalized_shape")), step.argument(3, "eps")
+    axes, eps = last_axes(step.argument(1, "normalized_shape")), step.argument(3, "eps")
     eps = torch.finfo(step.values[0].dtype).eps if eps is None else eps
     return _norm(step, lambda t: t, axes, eps, step.argument(2, "weight"), centered=False)
 

@@ -48,9 +48,9 @@ def verify_adjoint(frozen_map: Map, step: Step) -> Map:
         pulled = inner.pull(cotangents)
         alone = torch.func.vjp(inner.function, *inner.at)[1](cotangents[1])
     except RuntimeError as error:
-        raise RuleError(_no_derivative_message(step)) from error
+        raise RuleError(format_missing_derivative(step, step.describe())) from error
     if not any(bool(a.any()) for a in alone) and _changes_output(inner, tangents):
-        raise RuleError(_no_derivative_message(step))
+        raise RuleError(format_missing_derivative(step, step.describe()))
     off = max(_relative_difference(p[1], a) for p, a in zip(pulled, alone, strict=True))
     pushed = _try_push(inner, tangents)
     if pushed is not None:
@@ -165,8 +165,14 @@ def _describe_shape(value: object) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _no_derivative_message(step: Step) -> str:
-    return f"torch has no derivative of {step.describe()}: write the operation out, or explain the layer before it"
+def format_missing_derivative(step: Step, name: str) -> str:
+    """Return why a step cannot be differentiated and what to do, with the step under this name."""
+    if step.op.startswith("quantized::"):
+        return (
+            "torch has no derivative of quantized steps: explain the model as it was before it was quantized"
+        )
+    advice = "write it out in the model with torch's own calls, or explain the layer before it"
+    return f"torch has no derivative of {name}: {advice}"
 
 
 def _changes_output(frozen_map: Linear | Jacobian, tangents: list[Tensor]) -> bool:

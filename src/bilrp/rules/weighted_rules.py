@@ -123,18 +123,21 @@ def _bias_to_inputs_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
 
     u as in `gamma_terms`. J a = z wherever |W||a| > 0, so that nothing is unattributed there.
     """
-    more, half = 1 + value / 2, value / 2
+    one_plus_half_gamma, half_gamma = 1 + value / 2, value / 2
     size, sign = w.weight.abs(), torch.sign(w.z)
-    reached = w.apply(size, w.a.abs())
+    abs_sum = w.apply(size, w.a.abs())
     b = w.operator.bias(bias).expand_as(w.z)
     u = (
-        _safe_divide(w.z.abs(), more * w.z.abs() + half * (reached + b.abs()))
+        _safe_divide(w.z.abs(), one_plus_half_gamma * w.z.abs() + half_gamma * (abs_sum + b.abs()))
         if value
         else torch.ones_like(w.z)
     )
-    handed = _safe_divide(more * b + half * sign * b.abs(), reached)
+    bias_share = _safe_divide(one_plus_half_gamma * b + half_gamma * sign * b.abs(), abs_sum)
     signs = torch.where(w.a < 0, -1.0, 1.0).to(w.a.dtype)
-    return [Term(w.weight, after=more * u), Term(size, signs, u * (half * sign + handed))]
+    return [
+        Term(w.weight, after=one_plus_half_gamma * u),
+        Term(size, signs, u * (half_gamma * sign + bias_share)),
+    ]
 
 
 def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
@@ -149,34 +152,36 @@ def gamma_terms(w: Weights, value: float, *, gated: bool) -> list[Term]:
         value: γ.
         gated: Whether a ReLU is fused into the step, so that outputs z < 0 are irrelevant.
     """
-    more, half = 1 + value / 2, value / 2
+    one_plus_half_gamma, half_gamma = 1 + value / 2, value / 2
     mixed, sign = has_negative(w.a, w.ranges), 1.0
     if mixed and all_negative(w.a, w.ranges):
         mixed, sign = False, -1.0
     # A fused ReLU removes every output z < 0.
     if not mixed and (gated or not has_negative(w.z, w.ranges)):
-        return [_one_sided_term(w, more, half, sign)]
+        return [_one_sided_term(w, one_plus_half_gamma, half_gamma, sign)]
     size = cache_tensor("size", [w.weight], lambda: torch.abs(w.weight, out=empty_weights_like(w.weight)))
     total = w.apply(size, w.a.abs(), None if w.bias is None else w.bias.abs())
-    u = _safe_divide(w.z.abs(), more * w.z.abs() + half * total)
-    sided = half * (u * compute_relu_gate(w.z) if gated else torch.where(w.z > 0, u, -u))
+    u = _safe_divide(w.z.abs(), one_plus_half_gamma * w.z.abs() + half_gamma * total)
+    sided = half_gamma * (u * compute_relu_gate(w.z) if gated else torch.where(w.z > 0, u, -u))
     if not mixed:
-        return [Term(w.weight, after=more * u), Term(size, after=sign * sided)]
+        return [Term(w.weight, after=one_plus_half_gamma * u), Term(size, after=sign * sided)]
     signs = torch.where(w.a < 0, -1.0, 1.0).to(w.a.dtype)
-    return [Term(w.weight, after=more * u), Term(size, signs, sided)]
+    return [Term(w.weight, after=one_plus_half_gamma * u), Term(size, signs, sided)]
 
 
-def _one_sided_term(w: Weights, more: float, half: float, sign: float) -> Term:
+def _one_sided_term(w: Weights, one_plus_half_gamma: float, half_gamma: float, sign: float) -> Term:
     """Return diag(z / ρ(z)) ρ(W) for outputs z > 0 if all inputs have one sign, ρ(W) = (1 + γ/2) W ± γ/2 |W|."""
-    shares = cache_tensor(
-        ("shared", more, half * sign), [w.weight], lambda: _modified_weights(w.weight, more, half * sign)
+    factors = one_plus_half_gamma, half_gamma * sign
+    shares = cache_tensor(("shared", *factors), [w.weight], lambda: _modified_weights(w.weight, *factors))
+    bias = None if w.bias is None else one_plus_half_gamma * w.bias + half_gamma * w.bias.abs()
+    return Term(
+        shares, after=LazyGammaFactor(w.operator, shares, w.a, bias, torch.relu(w.z), one_plus_half_gamma)
     )
-    bias = None if w.bias is None else more * w.bias + half * w.bias.abs()
-    return Term(shares, after=LazyGammaFactor(w.operator, shares, w.a, bias, torch.relu(w.z), more))
 
 
-def _modified_weights(weight: Tensor, more: float, less: float) -> Tensor:
-    return torch.abs(weight, out=empty_weights_like(weight)).mul_(less).add_(weight, alpha=more)
+def _modified_weights(weight: Tensor, factor: float, abs_factor: float) -> Tensor:
+    """Return factor · W + abs_factor · |W|."""
+    return torch.abs(weight, out=empty_weights_like(weight)).mul_(abs_factor).add_(weight, alpha=factor)
 
 
 def zplus() -> Rule:

@@ -108,7 +108,7 @@ class Op:
         rule: default rule.
         mask: how a region's mask passes through it.
         factor: role of its result as a factor of a product.
-        linear_in: linear in "all" operands together, or in each "one" separately (a product).
+        linear_in: linear in all operands "jointly" (a sum), or in each of them "separately" (a product).
         is_sum: it is the plain sum of its operands.
         nonlinear_args: arguments it is not linear in.
         training_args: arguments that make it random or batch-dependent if all of them are true.
@@ -128,7 +128,7 @@ class Op:
     rule: DefaultRule | None = None
     mask: Mask = "stops"
     factor: Factor | None = None
-    linear_in: Literal["all", "one"] = "all"
+    linear_in: Literal["jointly", "separately"] = "jointly"
     is_sum: bool = False
     nonlinear_args: tuple[Argument, ...] = ()
     training_args: tuple[Argument, ...] = ()
@@ -146,7 +146,7 @@ class OpOptions(TypedDict, total=False):
 
     inplace_aliases: tuple[str, ...]
     factor: Factor | None
-    linear_in: Literal["all", "one"]
+    linear_in: Literal["jointly", "separately"]
     arg_positions: ArgPositions | None
     is_sum: bool
     nonlinear_args: tuple[Argument, ...]
@@ -251,12 +251,12 @@ def product(
         rule: Name of its default rule.
         arg_positions: Where its operands are, if not first.
     """
-    return Op(name, "product", aliases, linear_in="one", rule=rule, arg_positions=arg_positions)
+    return Op(name, "product", aliases, linear_in="separately", rule=rule, arg_positions=arg_positions)
 
 
 def weighted(name: str, arg_positions: ArgPositions) -> Op:
     """Describe a linear layer or convolution."""
-    return Op(name, "weighted", rule="linear", linear_in="one", arg_positions=arg_positions)
+    return Op(name, "weighted", rule="linear", linear_in="separately", arg_positions=arg_positions)
 
 
 def activation(

@@ -162,7 +162,7 @@ OPERATIONS = OperationTable(
             "multiply",
             inplace_aliases=("__imul__",),
             rule="product",
-            linear_in="one",
+            linear_in="separately",
         ),
         arithmetic(
             "div",
