@@ -15,6 +15,8 @@ RETURNED_TYPES = {
     "bilrp.inputs": ("Item", "Image", "Text"),
     "bilrp.explanation": ("Match",),
     "bilrp.collection.repair_report": ("RepairReport", "Measurement"),
+    "bilrp.collection.edge_reasons": ("EdgeReason", "ReasonPart", "ChangedNumber", "SharedPart"),
+    "bilrp.collection.spread": ("Spread", "Carrier"),
     "bilrp.findings.breakdown": ("ScoreBreakdown",),
     "bilrp.findings.differences": ("Difference", "DistanceBreakdown"),
     "bilrp.findings.grouping": ("Finding",),

@@ -11,6 +11,7 @@ from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.captions.settings import CaptionsSettings
 from bilrp_studies.changes.settings import ChangesSettings
 from bilrp_studies.common.study import Study
+from bilrp_studies.corpus.settings import CorpusSettings
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 from bilrp_studies.invariance.settings import InvarianceSettings
 from bilrp_studies.photos.settings import PhotosSettings
@@ -57,6 +58,12 @@ STUDIES = (
         "Can a model of scanned tables be engineered from a few hundred labels, and be trusted? (Section 6.)",
         TablesSettings,
         "bilrp_studies.tables.study:run",
+    ),
+    Study(
+        "corpus",
+        "Who copied from whom, and who had it first? A made corpus of table pages in five editions.",
+        CorpusSettings,
+        "bilrp_studies.corpus.study:run",
     ),
     Study(
         "sentences",

@@ -11,8 +11,8 @@ from PIL import Image
 
 from bilrp.encoders import bigram
 from bilrp.progress import Progress
+from bilrp_studies.common.digit_training import Recipe, train
 from bilrp_studies.tables import digit_model, page_evaluation, study
-from bilrp_studies.tables.digit_training import Recipe, train
 from bilrp_studies.tables.pages import file_digest, find_pages, read_page
 from bilrp_studies.tables.settings import TablesSettings
 from table_pages import draw_page, write_page

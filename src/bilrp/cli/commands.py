@@ -24,7 +24,7 @@ PLUGIN_PANEL = "Studies"  # the heading of commands that other packages add
 # The headings of `bilrp --help`, in this order, with their commands.
 PANELS = {
     "Explain": ("explain", "highlight", "contrast", "sets", "show"),
-    "Collections": ("index", "search", "audit", "repair", "serve", "check"),
+    "Collections": ("index", "search", "graph", "audit", "repair", "serve", "check"),
     PLUGIN_PANEL: (),
     "Look under the hood": ("ops",),
 }

@@ -6,7 +6,8 @@ engine, findings, evaluation and rules. Needs `bilrp[collection]`.
 """
 
 from bilrp.collection.core import Collection, Neighbour, open
+from bilrp.collection.graph import Graph
 from bilrp.collection.indexing import build
 from bilrp.collection.repair import Repair
 
-__all__ = ["Collection", "Neighbour", "Repair", "build", "open"]
+__all__ = ["Collection", "Graph", "Neighbour", "Repair", "build", "open"]

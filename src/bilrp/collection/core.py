@@ -37,6 +37,7 @@ from bilrp.similarity import Similarity, resolve_similarity
 
 if TYPE_CHECKING:
     from bilrp.collection.audit import Audit, Suspect
+    from bilrp.collection.graph import Graph, GraphBasis
     from bilrp.collection.repair import Repair
     from bilrp.collection.repair_selection import Method
 
@@ -305,6 +306,12 @@ class Collection:
     def _decompose_original(self, position: int) -> Decomposition:
         """Decompose an item from its file or text."""
         return self._decompose_checked(read_item(self.encoder, self.original_input(position)))
+
+    def read_original(self, position: int) -> Item:
+        """Read an item from its file or text, as the encoder of the collection reads it."""
+        item = read_item(self.encoder, self.original_input(position))
+        self._check_encoder(item)
+        return item
 
     def _decompose_checked(self, item: Item) -> Decomposition:
         decomposition = decompose_item(self.encoder, item)[None]
@@ -614,6 +621,35 @@ class Collection:
         options = {"suspect": suspect, "part": part, "of": of, "words": words, "carriers": carriers}
         return repair_collection(self, **options, method=method, progress=progress)  # type: ignore[arg-type]
 
+    def graph(
+        self,
+        k: int | None = None,
+        *,
+        threshold: float | None = None,
+        mutual: bool = True,
+        by: GraphBasis | None = None,
+        similarity: str | None = None,
+        progress: bool = False,
+    ) -> Graph:
+        """Return a network of the items: each is joined with items like it, and every edge has its reason.
+
+        Args:
+            k: Number of nearest items that an item is joined with; by default 10, and for numbers all.
+            threshold: Smallest score of an edge; for numbers, how many of them stand together on both pages (5 by default).
+            mutual: Keep an edge only if each of its items is among the k nearest of the other.
+            by: "embedding", or "numbers" for scanned tables: pages with blocks of numbers in common. By default numbers
+                where the encoder reads them.
+            similarity: "dot" or "cosine", of embeddings; the encoder's own by default.
+            progress: Show progress bars.
+
+        >>> graph = collection.graph(k=5)  # doctest: +SKIP
+        >>> graph.explain_edge(0, 1).text  # doctest: +SKIP
+        """
+        from bilrp.collection.graph import build_graph
+
+        options = {"k": k, "threshold": threshold, "mutual": mutual, "by": by, "similarity": similarity}
+        return build_graph(self, **options, progress=progress)  # type: ignore[arg-type]
+
     def widget(self) -> Any:
         """Return a notebook widget (`bilrp[notebook]`) of the collection; `widget.selected` is {id, part, without}."""
         from bilrp.app import widgets
@@ -624,7 +660,7 @@ class Collection:
         """Remove items with their parts and return their number; raises before removing if a query is not an item."""
         positions = {self._require_position(query) for query in queries}
         for key in {self.ids[p] for p in positions}:
-            for name in (tables.ITEMS_TABLE, tables.PARTS_TABLE):
+            for name in (tables.ITEMS_TABLE, *tables.DERIVED_TABLES):
                 tables.delete_rows(self.path, name, key)
         dataset = tables.open_verified(self.path, tables.ITEMS_TABLE)
         self.items, self.parts = ItemsTable(dataset, self.width), PartsTable(self.path, self.width)

@@ -165,7 +165,8 @@ class IndexSession:
         elif batch.ids & self.changed_ids:
             # Parts first: if this run is killed in between, they are computed again.
             for key in sorted(batch.ids & self.changed_ids):
-                tables.delete_rows(self.path, tables.PARTS_TABLE, key)
+                for name in tables.DERIVED_TABLES:
+                    tables.delete_rows(self.path, name, key)
             tables.upsert_rows(self.path, tables.ITEMS_TABLE, rows, self.schema)
             self.changed_ids -= batch.ids
         elif rows:
@@ -215,7 +216,7 @@ class IndexSession:
         } - batch.ids
         repaired = {self.failed.pop(each.encoded_path) for each in good if each.encoded_path in self.failed}
         for key in sorted(changed | repaired):
-            for name in (tables.ITEMS_TABLE, tables.PARTS_TABLE):
+            for name in (tables.ITEMS_TABLE, *tables.DERIVED_TABLES):
                 tables.delete_rows(self.path, name, key)
         self.ids -= changed
         self.orphaned_paths |= {path for key in changed for path in self.duplicate_paths.pop(key, ())}

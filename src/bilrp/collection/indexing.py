@@ -322,8 +322,8 @@ def _prune(path: str, scope: Sequence[Path], source_items: Sequence[SourceItem])
         if source not in paths and key not in ids and _is_within(source, scope)
     ]
     for each in gone:
-        tables.delete_rows(path, tables.ITEMS_TABLE, each)
-        tables.delete_rows(path, tables.PARTS_TABLE, each)
+        for name in (tables.ITEMS_TABLE, *tables.DERIVED_TABLES):
+            tables.delete_rows(path, name, each)
     return len(gone)
 
 

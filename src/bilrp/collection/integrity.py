@@ -15,6 +15,7 @@ MAX_NAMED_ITEMS = 5  # items listed per damaged file
 REPAIR_HINTS = {
     tables.ITEMS_TABLE: tables.REINDEX_HINT,
     tables.PARTS_TABLE: f"remove {tables.PARTS_TABLE} from the collection, parts are computed again when needed",
+    tables.NUMBERS_TABLE: f"remove {tables.NUMBERS_TABLE} from the collection, pages are read again when needed",
 }
 
 
@@ -34,7 +35,7 @@ class Damage:
         if self.fragment is None:
             return text
         names = ", ".join(self.items[:MAX_NAMED_ITEMS]) + (", …" if len(self.items) > MAX_NAMED_ITEMS else "")
-        content = "items" if self.table == tables.ITEMS_TABLE else "parts of items"
+        content = {tables.ITEMS_TABLE: "items", tables.PARTS_TABLE: "parts of items"}.get(self.table, "pages")
         return f"{text}; it holds {self.rows} {content}" + (f" ({names})" if names else "")
 
 
@@ -57,7 +58,7 @@ def check(path: str) -> list[Damage]:
     if not checksums:
         problem = "there are no checksums: bilrp index writes them, also if nothing is new"
         return [*damages, Damage(file_checksums.FILENAME, problem)]
-    for name in (tables.ITEMS_TABLE, tables.PARTS_TABLE):
+    for name in REPAIR_HINTS:
         damages += _check_table(path, name, checksums)
     return damages
 
@@ -68,7 +69,7 @@ def drop_damaged(path: str, damages: Sequence[Damage]) -> list[Damage]:
     `bilrp index` adds their items again; parts are computed again when needed.
     """
     lance, removed = tables.import_lance(), []
-    for name in (tables.ITEMS_TABLE, tables.PARTS_TABLE):
+    for name in REPAIR_HINTS:
         by_fragment = {each.fragment: each for each in damages if each.table == name}
         by_fragment.pop(None, None)
         dataset = tables.open_table(path, name) if by_fragment else None
@@ -82,7 +83,7 @@ def drop_damaged(path: str, damages: Sequence[Damage]) -> list[Damage]:
 
 def _check_table(path: str, name: str, checksums: dict[str, str]) -> Iterator[Damage]:
     if not os.path.isdir(tables.table_path(path, name)):
-        return  # the parts table is optional
+        return  # only the items table is required
     file_checksums.refuse_special_files(tables.table_path(path, name))
     version, latest = file_checksums.latest_version(name, checksums)
     if latest is not None:  # it lists the files of the table, so nothing else can be checked without it

@@ -1,4 +1,4 @@
-"""The two Lance tables of a collection: items with embeddings, and parts. Every write is one atomic commit.
+"""The Lance tables of a collection: items with embeddings, and what is computed of them. Every write is one atomic commit.
 
 Two processes may append at the same time.
 """
@@ -26,8 +26,9 @@ RESERVED_COLUMNS = frozenset(
 COLUMN_TYPES = ("bool", "int64", "double", "string")  # of metadata
 METADATA_KEY = b"bilrp"
 BLOCK_BYTES = 16 * 2**20  # embeddings read at once
-ITEMS_TABLE, PARTS_TABLE = "items.lance", "parts.lance"
-ROWS_PER_FRAGMENT = {ITEMS_TABLE: 2**14, PARTS_TABLE: 2**10}  # after compaction
+ITEMS_TABLE, PARTS_TABLE, NUMBERS_TABLE = "items.lance", "parts.lance", "numbers.lance"
+DERIVED_TABLES = (PARTS_TABLE, NUMBERS_TABLE)  # computed of items, again when needed
+ROWS_PER_FRAGMENT = {ITEMS_TABLE: 2**14, PARTS_TABLE: 2**10, NUMBERS_TABLE: 2**12}  # after compaction
 MIN_FRAGMENTS_TO_COMPACT = 32
 VERSION_RETENTION = timedelta(days=1)  # so long readers can use a version they opened
 DAMAGED_MESSAGE = "the collection is damaged: run bilrp check NAME.lance to find out where"
@@ -73,6 +74,20 @@ def parts_schema() -> Any:
             pa.field("values", pa.binary(), metadata={"lance-encoding:compression": "none"}),
             ("error", pa.float64()),
             ("frame", pa.binary()),
+        ]
+    )
+
+
+def numbers_schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("id", pa.string()),
+            ("numbers", pa.string()),  # separated by spaces
+            ("boxes", pa.binary()),  # int32 [numbers, 4]: top, left, bottom, right
+            ("height", pa.int32()),
+            ("width", pa.int32()),
         ]
     )
 

@@ -245,8 +245,21 @@ def find_neighbours(regions: Regions) -> np.ndarray:
     """
     bounds = regions.bounds
     assert bounds is not None
-    top, left, bottom, right = bounds.cpu().numpy().astype(float).T
     is_number = np.array([name.isdecimal() for name in regions.names or ()])
+    return find_box_neighbours(bounds.cpu().numpy(), is_number)
+
+
+def find_box_neighbours(
+    boxes: np.ndarray, is_number: np.ndarray, *, max_gap_sizes: float = MAX_GAP_SIZES
+) -> np.ndarray:
+    """Return the box to the right of each box and the one below it, [boxes, 2]; −1 for none.
+
+    Args:
+        boxes: (top, left, bottom, right) of each number.
+        is_number: Which boxes count.
+        max_gap_sizes: Largest distance, in widths of the narrower to the right, in heights of the lower below.
+    """
+    top, left, bottom, right = boxes.astype(float).T
     height, width = bottom - top, right - left
     neighbours = np.full((len(top), 2), -1)
     for n in np.flatnonzero(is_number):
@@ -254,9 +267,9 @@ def find_neighbours(regions: Regions) -> np.ndarray:
         columns = np.minimum(right, right[n]) - np.maximum(left, left[n])
         across, down = left - right[n], top - bottom[n]
         beside = is_number & (rows >= MIN_OVERLAP_FRACTION * np.minimum(height, height[n])) & (left > left[n])
-        beside &= across <= MAX_GAP_SIZES * np.minimum(width, width[n])
+        beside &= across <= max_gap_sizes * np.minimum(width, width[n])
         below = is_number & (columns >= MIN_OVERLAP_FRACTION * np.minimum(width, width[n])) & (top > top[n])
-        below &= down <= MAX_GAP_SIZES * np.minimum(height, height[n])
+        below &= down <= max_gap_sizes * np.minimum(height, height[n])
         for side, candidates, gap in ((0, beside, across), (1, below, down)):
             if candidates.any():
                 neighbours[n, side] = int(np.where(candidates, gap, np.inf).argmin())

@@ -12,8 +12,8 @@ import numpy as np
 from bilrp.encoders.bigram import DigitNet, load_weights, save_weights
 from bilrp.errors import InputError
 from bilrp.progress import Progress
+from bilrp_studies.common.digit_training import Recipe, train
 from bilrp_studies.tables import page_evaluation
-from bilrp_studies.tables.digit_training import Recipe, train
 from bilrp_studies.tables.pages import Page, find_pages, read_page
 from bilrp_studies.tables.patches import (
     Patches,

@@ -16,9 +16,7 @@ from bilrp.encoders.binarization import (
 )
 from bilrp.encoders.binarization import find_components as connected
 from bilrp.errors import InputError
-
-LAYOUT_SCALE = 2
-"""The layout is found at twice the network's scale, where neighbouring glyphs come apart."""
+from bilrp_studies.common.digit_training import LAYOUT_SCALE
 
 LAYOUT_DIGIT_HEIGHT = DIGIT_HEIGHT_PIXELS * LAYOUT_SCALE
 

@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
 from bilrp.errors import InputError
+from bilrp_studies.common.digit_training import PATCH_PIXELS, Patches, join_patches
 from bilrp_studies.tables.page_layout import LAYOUT_DIGIT_HEIGHT, LAYOUT_SCALE, Glyphs
 from bilrp_studies.tables.pages import Page
 
-PATCH_PIXELS = 96
-"""Side of a stored patch in layout pixels: room for scaling, turning and shifting what the network sees."""
-
 NETWORK_PITCH_PIXELS = 8.0
 """Advance from digit to digit in network pixels."""
-
-
-@dataclass(frozen=True)
-class Patches:
-    """Patches [n, PATCH_PIXELS, PATCH_PIXELS] with the label of their centre.
-
-    `label` is the digit, or −1 for a negative; `reach` [n, 2] is the distance from the centre (x, y, in network pixels) up
-    to which that label is valid.
-    """
-
-    ink: np.ndarray
-    label: np.ndarray
-    reach: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.label)
-
-    def select(self, selection: np.ndarray) -> Patches:
-        return Patches(self.ink[selection], self.label[selection], self.reach[selection])
-
-
-def join_patches(parts: Sequence[Patches]) -> Patches:
-    """Concatenate several sets of patches."""
-    return Patches(
-        np.concatenate([p.ink for p in parts]),
-        np.concatenate([p.label for p in parts]),
-        np.concatenate([p.reach for p in parts]),
-    )
 
 
 def _cut_squares(page: Page, x: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,14 +11,46 @@ from torch import Tensor
 from torch.nn import functional
 
 from bilrp.encoders.bigram import STRIDE_PIXELS, DigitNet
-from bilrp_studies.tables.page_layout import LAYOUT_SCALE
-from bilrp_studies.tables.patches import PATCH_PIXELS, Patches
+
+LAYOUT_SCALE = 2
+"""The layout is found at twice the network's scale, where neighbouring glyphs come apart."""
+
+PATCH_PIXELS = 96
+"""Side of a stored patch in layout pixels: room for scaling, turning and shifting what the network sees."""
 
 TRAIN_WINDOW_PIXELS = 30
 """Side in network pixels of what the network sees of a patch during training."""
 
 ZERO_MARGIN = 0.15
 """How far below zero the network's last sums should be where there is no digit of their class."""
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Patches [n, PATCH_PIXELS, PATCH_PIXELS] with the label of their centre.
+
+    `label` is the digit, or −1 for a negative; `reach` [n, 2] is the distance from the centre (x, y, in network pixels) up
+    to which that label is valid.
+    """
+
+    ink: np.ndarray
+    label: np.ndarray
+    reach: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def select(self, selection: np.ndarray) -> Patches:
+        return Patches(self.ink[selection], self.label[selection], self.reach[selection])
+
+
+def join_patches(parts: Sequence[Patches]) -> Patches:
+    """Concatenate several sets of patches."""
+    return Patches(
+        np.concatenate([p.ink for p in parts]),
+        np.concatenate([p.label for p in parts]),
+        np.concatenate([p.reach for p in parts]),
+    )
 
 
 @dataclass(frozen=True)

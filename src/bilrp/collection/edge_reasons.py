@@ -1,0 +1,334 @@
+"""Why two items of a graph are joined, and which reasons are the same on several edges."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bilrp.findings.formatting import describe_location, format_share
+from bilrp.findings.number_copies import MIN_BLOCK_NUMBERS, CopiedBlock, PageNumbers
+from bilrp.findings.number_matches import MAX_LISTED_NUMBERS
+from bilrp.inputs import Image, Text
+
+if TYPE_CHECKING:
+    from bilrp.collection.core import Collection
+    from bilrp.decomposition import Decomposition
+
+MAX_FINDINGS = 4  # of one edge
+MIN_OVERLAP_FRACTION = 0.5  # of the smaller of two sets of regions of one item: then they are the same part
+MIN_SAME_CARRIERS_FRACTION = 0.6  # of the pages that carry one of two numbers: then these are in one part
+
+Place = tuple[float, ...]
+"""(left, top, right, bottom) in fractions of a picture, or (start, end) in characters of a text."""
+
+
+@dataclass(frozen=True)
+class ReasonPart:
+    """Regions of a that match regions of b.
+
+    Args:
+        a: Regions of the first item; for tables, its numbers.
+        b: Regions of the second.
+        text_a: The words, the numbers, or where the regions are.
+        text_b: The same of the second.
+        places_a: Boxes in fractions of the picture, or spans of characters.
+        places_b: The same of the second.
+        share: Of the score; None where there is no explanation of the score, or the score is near zero.
+    """
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    text_a: str
+    text_b: str
+    places_a: tuple[Place, ...] = ()
+    places_b: tuple[Place, ...] = ()
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class ChangedNumber:
+    """A number that differs between two pages inside a block that they share; `digits` is None for other lengths."""
+
+    a: str
+    b: str
+    place_a: Place
+    place_b: Place
+    digits: int | None
+
+
+@dataclass(frozen=True)
+class EdgeReason:
+    """Why two items are joined.
+
+    Args:
+        a: Position of the first item.
+        b: Position of the second.
+        score: Of the edge.
+        text: The reason as a sentence.
+        parts: What matches, strongest first.
+        changed: For tables, the numbers that differ inside the blocks.
+    """
+
+    a: int
+    b: int
+    score: float
+    text: str
+    parts: tuple[ReasonPart, ...]
+    changed: tuple[ChangedNumber, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the reason JSON-ready."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class SharedPart:
+    """A part that several items have in common.
+
+    Args:
+        items: Its regions (for tables, numbers) in each item that has it.
+        edges: The edges whose reason it is.
+        text: What it is.
+        cells: For tables: for each number of the part, its digits in each item.
+    """
+
+    items: Mapping[int, tuple[int, ...]]
+    edges: tuple[tuple[int, int], ...]
+    text: str
+    cells: tuple[Mapping[int, str], ...] = field(default=(), repr=False)
+
+    @property
+    def variants(self) -> list[Mapping[int, str]]:
+        """The numbers that are not the same in all items."""
+        return [cell for cell in self.cells if len({*cell.values()}) > 1]
+
+
+def explain_findings(collection: Collection, a: int, b: int, score: float) -> EdgeReason:
+    """Return the findings of an explanation as the reason of an edge.
+
+    Args:
+        collection: The collection.
+        a: Position of the first item.
+        b: Position of the second.
+        score: Of the edge.
+    """
+    explanation = collection.explain(a, b)
+    findings = [each for each in explanation.findings(MAX_FINDINGS) if each.relevance > 0]
+    parts = [
+        ReasonPart(
+            tuple(each.a),
+            tuple(each.b),
+            describe_location(explanation.a.regions, explanation.a.view, each.a),
+            describe_location(explanation.b.regions, explanation.b.view, each.b),
+            places_a=_place_regions(explanation.a, each.a),
+            places_b=_place_regions(explanation.b, each.b),
+            share=each.share,
+        )
+        for each in findings
+    ]
+    named = "; ".join(
+        f"{part.text_a} ↔ {part.text_b}" + ("" if part.share is None else f" ({format_share(part.share)})")
+        for part in parts
+    )
+    return EdgeReason(a, b, score, named or "no part of the two stands out", tuple(parts))
+
+
+def _place_regions(side: Decomposition, numbers: Sequence[int]) -> tuple[Place, ...]:
+    """Return the box around some regions of a picture, or the spans of some words."""
+    if isinstance(side.view, Text):
+        spans = [side.view.spans[n] for n in numbers]
+        return tuple((float(span[0]), float(span[1])) for span in spans if span is not None)
+    boxes = side.region_boxes
+    if not isinstance(side.view, Image) or boxes is None:
+        return ()
+    chosen = np.array([boxes[n] for n in numbers], dtype=float)
+    size = np.array(side.view.size * 2, dtype=float)
+    box = np.concatenate([chosen[:, :2].min(0), chosen[:, 2:].max(0)]) / size
+    return (tuple(float(v) for v in box.clip(0, 1).round(4)),)
+
+
+def explain_blocks(
+    a: int, b: int, page_a: PageNumbers, page_b: PageNumbers, blocks: Sequence[CopiedBlock]
+) -> EdgeReason:
+    """Return blocks of numbers as the reason of an edge.
+
+    Args:
+        a: Position of the first page.
+        b: Position of the second.
+        page_a: The numbers of the first page.
+        page_b: The numbers of the second.
+        blocks: What they have in common.
+    """
+    parts, changed = [], []
+    for block in blocks:
+        members_a = [*block.a, *(each.a for each in block.differences)]
+        members_b = [*block.b, *(each.b for each in block.differences)]
+        parts.append(
+            ReasonPart(
+                tuple(block.a),
+                tuple(block.b),
+                list_numbers(page_a.numbers[n] for n in block.a),
+                list_numbers(page_b.numbers[n] for n in block.b),
+                (locate_numbers(page_a, members_a),),
+                (locate_numbers(page_b, members_b),),
+            )
+        )
+        changed += [
+            ChangedNumber(
+                page_a.numbers[each.a],
+                page_b.numbers[each.b],
+                locate_numbers(page_a, [each.a]),
+                locate_numbers(page_b, [each.b]),
+                each.digits,
+            )
+            for each in block.differences
+        ]
+    count = sum(len(block.pairs) for block in blocks)
+    text = f"{count} numbers stand together on both pages: {parts[0].text_a}"
+    errors = [each for each in changed if each.digits == 1]
+    if errors:
+        text += "; one digit differs in " + ", ".join(
+            f"{each.a} / {each.b}" for each in errors[:MAX_LISTED_NUMBERS]
+        )
+    return EdgeReason(a, b, float(count), text, tuple(parts), tuple(changed))
+
+
+def list_numbers(numbers: Iterable[str]) -> str:
+    """Return numbers as a list, shortened.
+
+    >>> list_numbers(["9766", "9630"])
+    '9766, 9630'
+    """
+    every = list(numbers)
+    more = len(every) - MAX_LISTED_NUMBERS
+    return ", ".join(every[:MAX_LISTED_NUMBERS]) + (f" and {more} more" if more > 0 else "")
+
+
+def locate_numbers(page: PageNumbers, numbers: Sequence[int]) -> Place:
+    """Return the box around some numbers in fractions of the page, (left, top, right, bottom).
+
+    Args:
+        page: The page.
+        numbers: Some of its numbers.
+    """
+    boxes, (height, width) = page.boxes[list(numbers)], page.shape
+    top, left = boxes[:, :2].min(0)
+    bottom, right = boxes[:, 2:].max(0)
+    return tuple(round(float(v), 4) for v in (left / width, top / height, right / width, bottom / height))
+
+
+class Classes:
+    """Classes of things that are the same, by union-find."""
+
+    def __init__(self) -> None:
+        self.parent: dict[Hashable, Hashable] = {}
+
+    def find(self, member: Hashable) -> Hashable:
+        """Return the representative of a member's class."""
+        self.parent.setdefault(member, member)
+        while self.parent[member] != member:
+            self.parent[member] = self.parent[self.parent[member]]
+            member = self.parent[member]
+        return member
+
+    def join(self, a: Hashable, b: Hashable) -> None:
+        """Make two classes one."""
+        self.parent[self.find(a)] = self.find(b)
+
+    def collect(self) -> list[list[Any]]:
+        """Return the members of each class."""
+        classes: dict[Hashable, list[Any]] = defaultdict(list)
+        for member in self.parent:
+            classes[self.find(member)].append(member)
+        return list(classes.values())
+
+
+def group_findings(reasons: Sequence[EdgeReason]) -> list[SharedPart]:
+    """Group parts of edges that are on the same regions of a common item, those with most items first.
+
+    Args:
+        reasons: The reasons of the edges.
+    """
+    by_item: dict[int, list[tuple[tuple[int, int], set[int]]]] = defaultdict(list)
+    classes = Classes()
+    for number, reason in enumerate(reasons):
+        for at, part in enumerate(reason.parts):
+            classes.find((number, at))
+            for item, regions in ((reason.a, part.a), (reason.b, part.b)):
+                by_item[item].append(((number, at), set(regions)))
+    for entries in by_item.values():
+        for n, (key, regions) in enumerate(entries):
+            for other, more in entries[n + 1 :]:
+                if len(regions & more) >= MIN_OVERLAP_FRACTION * min(len(regions), len(more)):
+                    classes.join(key, other)
+    parts = []
+    for members in classes.collect():
+        items: dict[int, set[int]] = defaultdict(set)
+        for number, at in members:
+            reason = reasons[number]
+            items[reason.a] |= {*reason.parts[at].a}
+            items[reason.b] |= {*reason.parts[at].b}
+        strongest = min(members, key=lambda key: -(reasons[key[0]].parts[key[1]].share or 0.0))
+        edges = tuple(sorted({(reasons[number].a, reasons[number].b) for number, _ in members}))
+        text = reasons[strongest[0]].parts[strongest[1]].text_a
+        parts.append(SharedPart({i: tuple(sorted(rows)) for i, rows in sorted(items.items())}, edges, text))
+    return sorted(parts, key=lambda part: (-len(part.items), part.edges))
+
+
+def group_blocks(
+    pages: Sequence[PageNumbers], blocks: Mapping[tuple[int, int], Sequence[CopiedBlock]]
+) -> list[SharedPart]:
+    """Group the numbers of all blocks into parts that the same pages carry, those on most pages first.
+
+    Numbers at the same place of a block are one cell on all pages that it was copied to, also where a digit was changed.
+    Cells that (nearly) the same pages carry are one part.
+
+    Args:
+        pages: The numbers of each page.
+        blocks: What pairs of pages have in common.
+    """
+    classes = Classes()
+    for (i, j), some in blocks.items():
+        for block in some:
+            for m, n in [*block.pairs, *((each.a, each.b) for each in block.differences)]:
+                classes.join((i, m), (j, n))
+    by_carriers: dict[frozenset[int], list[dict[int, int]]] = defaultdict(list)
+    for members in classes.collect():
+        cell: dict[int, int] = {}
+        for page, number in sorted(members):
+            cell.setdefault(page, number)
+        by_carriers[frozenset(cell)].append(cell)
+    groups = [(carriers, cells) for carriers, cells in by_carriers.items() if len(cells) >= MIN_BLOCK_NUMBERS]
+    for carriers, cells in sorted(by_carriers.items(), key=lambda each: sorted(each[0])):
+        # a number that was not read on one of the pages belongs to the block around it
+        same = max(groups, key=lambda group: _overlap(group[0], carriers), default=None)
+        if (
+            len(cells) < MIN_BLOCK_NUMBERS
+            and same
+            and _overlap(same[0], carriers) >= MIN_SAME_CARRIERS_FRACTION
+        ):
+            same[1].extend(cells)
+    parts = [_make_part(pages, blocks, carriers, cells) for carriers, cells in groups]
+    return sorted(parts, key=lambda part: (-len(part.items), -len(part.cells), part.edges))
+
+
+def _overlap(a: frozenset[int], b: frozenset[int]) -> float:
+    return len(a & b) / len(a | b)
+
+
+def _make_part(
+    pages: Sequence[PageNumbers],
+    blocks: Mapping[tuple[int, int], Sequence[CopiedBlock]],
+    carriers: frozenset[int],
+    cells: Sequence[Mapping[int, int]],
+) -> SharedPart:
+    items = {page: tuple(sorted(cell[page] for cell in cells if page in cell)) for page in sorted(carriers)}
+    first = next(iter(items))
+    edges = tuple(sorted((i, j) for i, j in blocks if i in carriers and j in carriers))
+    digits = tuple({page: pages[page].numbers[n] for page, n in cell.items()} for cell in cells)
+    text = f"{len(cells)} numbers: {list_numbers(pages[first].numbers[n] for n in items[first])}"
+    return SharedPart(items, edges, text, digits)

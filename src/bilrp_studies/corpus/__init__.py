@@ -1,0 +1,1 @@
+"""Corpus study: a made corpus of table pages, and who copied from whom."""

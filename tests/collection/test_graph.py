@@ -1,0 +1,267 @@
+"""Graphs of collections: edges against all pairs in float64, reasons against explanations, tables by their numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import networkx
+import numpy as np
+import pytest
+import torch
+from collection_helpers import tiny_encoder, write_scenes
+
+from bilrp import Encoder, collection
+from bilrp.collection import integrity, page_numbers, tables
+from bilrp.collection.core import Collection
+from bilrp.collection.graph import Graph, find_nearest_pairs, find_shared_blocks
+from bilrp.errors import InputError
+from bilrp.findings.number_copies import PageNumbers
+from bilrp.inputs import Image, Item
+from bilrp.regions import NUMBERS, Regions
+
+CELL = (16, 44)  # height and width of the place of a number
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    folder = tmp_path_factory.mktemp("graph")
+    return collection.build(write_scenes(folder / "p", 8, stamped=False), tiny_encoder(), folder / "c.lance")
+
+
+@pytest.mark.parametrize("cosine", [True, False])
+@pytest.mark.parametrize("mutual", [True, False])
+def test_edges_are_the_nearest_of_all_pairs(
+    cosine: bool, mutual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bilrp.collection.graph.BLOCK_ITEMS", 7)
+    rows = np.random.default_rng(0).normal(size=(40, 6))
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True) if cosine else rows
+    scores = unit @ unit.T
+    np.fill_diagonal(scores, -np.inf)
+    near = [set(np.argsort(-row)[:4].tolist()) for row in scores]
+    needed = 2 if mutual else 1
+    expected = {
+        (i, j): scores[i, j]
+        for i in range(40)
+        for j in range(i + 1, 40)
+        if (j in near[i]) + (i in near[j]) >= needed and scores[i, j] >= 0.3
+    }
+    pairs = find_nearest_pairs(rows, 4, cosine=cosine, mutual=mutual, threshold=0.3)
+    assert pairs.keys() == expected.keys()
+    assert all(abs(pairs[pair] - expected[pair]) < 1e-5 for pair in pairs)
+
+
+def test_reasons_are_the_findings_of_the_pair(scenes: Collection) -> None:
+    graph = scenes.graph(3)
+    i, j, score = graph.edges[0]
+    reason, explanation = graph.explain_edge(i, j), scenes.explain(i, j)
+    assert score == pytest.approx(explanation.score, rel=1e-4)
+    positive = [each for each in explanation.findings(4) if each.relevance > 0]
+    assert [(part.a, part.b, part.share) for part in reason.parts] == [
+        (tuple(each.a), tuple(each.b), each.share) for each in positive
+    ]
+    back = graph.explain_edge(j, i)
+    assert {(part.b, part.a) for part in back.parts} == {(part.a, part.b) for part in reason.parts}
+    missing = next((a, b) for a in range(16) for b in range(a) if not graph.network.has_edge(a, b))
+    with pytest.raises(InputError, match="not joined"):
+        graph.explain_edge(*missing)
+
+
+def test_shared_parts_are_on_the_same_regions(scenes: Collection) -> None:
+    graph = scenes.graph(3)
+    parts = graph.shared_parts()
+    for part in parts:
+        assert all(graph.network.has_edge(*edge) for edge in part.edges)
+        for a, b in part.edges:
+            reason = graph.explain_edge(a, b)
+            assert any({*p.a} <= {*part.items[a]} and {*p.b} <= {*part.items[b]} for p in reason.parts)
+    assert len(parts[0].items) == max(len(part.items) for part in parts)
+
+
+def test_options_are_checked(scenes: Collection) -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        scenes.graph(0)
+    with pytest.raises(InputError, match="bigram"):
+        scenes.graph(by="numbers")
+    with pytest.raises(InputError, match="no column 'year'"):
+        scenes.graph(2).sources("year")
+    with pytest.raises(InputError, match="joined"):
+        scenes.graph(2, threshold=1e9).save("x.html")
+
+
+# ------------------------------------------------------------ tables
+
+
+def read_cells(x: torch.Tensor) -> Regions:
+    """The numbers of a page on which each cell is as dark as its number: what a digit network does, without digits."""
+    rows, columns = x.shape[2] // CELL[0], x.shape[3] // CELL[1]
+    labels = torch.full(x.shape[2:], rows * columns)
+    names = []
+    for r in range(rows):
+        for c in range(columns):
+            area = (slice(CELL[0] * r + 2, CELL[0] * r + 14), slice(CELL[1] * c + 6, CELL[1] * c + 38))
+            labels[area] = r * columns + c
+            names.append(f"{round(float(x[0, 0][area].double().mean()) * 10_000):04}")
+    return Regions(labels[None], len(names) + 1, NUMBERS, names=(*names, "rest of the page"))
+
+
+def read_page(raw) -> Item:
+    x = torch.from_numpy(np.load(raw))[None, None] if not isinstance(raw, torch.Tensor) else raw
+    view = np.repeat((255 * (1 - x[0, 0].clamp(0, 1))).byte().numpy()[..., None], 3, axis=2)
+    return Item(x, view=Image.from_image(view), name=Path(str(raw)).name)
+
+
+def page_encoder() -> Encoder:
+    net = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten())
+    return Encoder(net, read=read_page, regions=read_cells, name="cells", similarity="dot")
+
+
+def write_page(path: Path, numbers: np.ndarray) -> Path:
+    cells = np.kron(numbers / 10_000, np.ones(CELL))
+    np.save(path, cells.astype(np.float32))
+    return path
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Collection:
+    """Five pages: 1 copies 0 with an error, 2 copies 1 with its error and one more, 3 copies 0, 4 is its own."""
+    folder, rng = tmp_path_factory.mktemp("pages"), np.random.default_rng(5)
+    numbers = rng.integers(1000, 10_000, (5, 6, 5))
+    for copy, source in ((1, 0), (2, 1), (3, 0)):
+        numbers[copy, 1:5, 1:5] = numbers[source, 1:5, 1:5] if copy == 2 else numbers[source, :4, :4]
+        if copy < 3:
+            row, column = (2, 3) if copy == 1 else (3, 2)
+            numbers[copy, row, column] += 1 if numbers[copy, row, column] % 10 < 9 else -1
+    records = [
+        {
+            "file": str(write_page(folder / f"{n}.npy", numbers[n])),
+            "name": f"{n}",
+            "year": 1500 + 10 * n,
+            "town": "abcde"[n],
+        }
+        for n in range(5)
+    ]
+    return collection.build(records, page_encoder(), folder / "pages.lance")
+
+
+@pytest.fixture(scope="module")
+def tables_graph(pages: Collection) -> Graph:
+    return pages.graph()
+
+
+def test_pages_are_joined_by_their_numbers(tables_graph: Graph) -> None:
+    assert tables_graph.by == "numbers"
+    assert {(i, j) for i, j, _ in tables_graph.edges} == {(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)}
+    assert tables_graph.network.edges[0, 3]["score"] == 16
+    reason = tables_graph.explain_edge(1, 0)
+    assert len(reason.parts[0].a) == 15 and "one digit differs" in reason.text
+    (changed,) = reason.changed
+    assert changed.digits == 1 and abs(int(changed.a) - int(changed.b)) == 1
+    other = tables_graph.explain_edge(0, 1).changed[0]
+    assert (other.a, other.b) == (changed.b, changed.a)
+
+
+def test_who_had_it_first_and_who_copied_from_whom(tables_graph: Graph) -> None:
+    assert {*tables_graph.sources("year").edges} == {(0, 1), (1, 2), (0, 3)}
+    (spread,) = tables_graph.spread("year", place="town")
+    assert [carrier.name for carrier in spread.carriers] == ["0", "1", "2", "3"]
+    assert spread.earliest.time == 1500 and spread.earliest.place == "a"
+    assert [carrier.source for carrier in spread.carriers] == [None, 0, 1, 0]
+    assert [len(carrier.changed) for carrier in spread.carriers] == [0, 1, 1, 0]
+    assert len(spread.part.cells) == 16 and len(spread.part.variants) == 2
+
+
+def test_numbers_are_read_once_and_checked_when_read(
+    pages: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = page_numbers.read_numbers(pages)
+    monkeypatch.setattr(Collection, "read_original", lambda *_: pytest.fail("read again"))
+    again = page_numbers.read_numbers(pages)
+    assert [page.numbers for page in first] == [page.numbers for page in again]
+    assert all((a.boxes == b.boxes).all() and a.shape == b.shape for a, b in zip(first, again, strict=True))
+    assert integrity.check(pages.path) == []
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"numbers": "12 <b>", "boxes": b"\0" * 32, "height": 9, "width": 9},
+        {"numbers": "12 34", "boxes": b"\0" * 16, "height": 9, "width": 9},
+        {"numbers": "12", "boxes": b"\0" * 15, "height": 9, "width": 9},
+        {"numbers": "12", "boxes": b"\0" * 16, "height": 0, "width": 9},
+    ],
+)
+def test_damaged_numbers_are_refused(tmp_path: Path, row: dict) -> None:
+    path = write_page(tmp_path / "a.npy", np.full((3, 3), 1234))
+    built = collection.build([path], page_encoder(), tmp_path / "x.lance")
+    tables.append_rows(built.path, tables.NUMBERS_TABLE, [{"id": "other", **row}], tables.numbers_schema())
+    with pytest.raises(InputError, match="damaged"):
+        built.graph()
+
+
+def test_removed_pages_lose_their_numbers(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0).integers(1000, 10_000, (3, 4, 4))
+    paths = [write_page(tmp_path / f"{n}.npy", each) for n, each in enumerate(numbers)]
+    built = collection.build(paths, page_encoder(), tmp_path / "x.lance")
+    page_numbers.read_numbers(built)
+    built.remove([1])
+    dataset = tables.open_table(built.path, tables.NUMBERS_TABLE)
+    assert sorted(tables.read_columns(dataset, ["id"])["id"]) == sorted(built.ids)
+
+
+def test_candidates_are_all_pairs_with_a_block() -> None:
+    """The index of runs finds what comparing every pair of pages finds."""
+    from bilrp.findings.number_copies import find_copies
+
+    rng, some = np.random.default_rng(2), []
+    grids = rng.integers(1000, 10_000, (12, 5, 5))
+    for n in range(4, 12):
+        grids[n, 1:4, 1:4] = grids[rng.integers(n), :3, 2:5]
+    boxes = np.array([(16 * r, 44 * c, 16 * r + 12, 44 * c + 30) for r in range(5) for c in range(5)], float)
+    some = [PageNumbers(tuple(map(str, grid.ravel())), boxes, (100, 300)) for grid in grids]
+    every = {
+        (i, j): copies
+        for i in range(12)
+        for j in range(i + 1, 12)
+        if (copies := find_copies(some[i], some[j], min_numbers=5))
+    }
+    assert find_shared_blocks(some) == every and len(every) >= 8
+
+
+def test_files(tables_graph: Graph, tmp_path: Path) -> None:
+    data = json.loads(tables_graph.save(tmp_path / "x.json", time="year").read_text())
+    assert [edge["score"] for edge in data["edges"]] == [score for *_, score in tables_graph.edges]
+    assert data["edges"][0]["reason"]["parts"] and len(data["sources"]) == 3
+    for name, read in (("x.graphml", networkx.read_graphml), ("x.gexf", networkx.read_gexf)):
+        network = read(tables_graph.save(tmp_path / name))
+        assert network.number_of_nodes() == 5 and network.number_of_edges() == 6
+        assert all("numbers stand together" in d["reason"] for *_, d in network.edges(data=True))
+        assert {d["year"] for _, d in network.nodes(data=True)} == {1500, 1510, 1520, 1530, 1540}
+    page = tables_graph.save(tmp_path / "x.html", time="year", place="town").read_text("utf-8")
+    assert "default-src 'none'" in page and 'src="http' not in page
+    with pytest.raises(InputError, match="written as"):
+        tables_graph.save(tmp_path / "x.txt")
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_click_on_an_edge_shows_its_reason(tables_graph: Graph, tmp_path: Path, chromium) -> None:
+    path = tables_graph.save(tmp_path / "x.html", time="year", place="town")
+    page = chromium.new_page(viewport={"width": 1000, "height": 700})
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(path.as_uri())
+    page.wait_for_selector("main[data-ready=true]")
+    box = page.locator("canvas").bounding_box()
+    for x in range(60, int(box["width"]) - 60, 14):  # somewhere along a line across the network is an edge
+        page.mouse.click(box["x"] + x, box["y"] + box["height"] / 2)
+        if page.locator("aside .numbers").count():
+            break
+    assert page.locator("aside .numbers span").count() >= 5
+    page.get_by_role("button", name="← All").click()
+    page.locator("aside button.row").first.click()
+    assert "first" in page.locator("ol.spread li").first.inner_text()
+    page.get_by_role("button", name="By year").click()
+    assert errors == []
+    page.close()
