@@ -17,7 +17,7 @@ import bilrp_studies
 PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
 RESULT_MODULES = {
     "attribution", "covering", "decomposition", "explanation", "groups", "highlights", "many", "mean_embedding", "pipeline",
-    "set_comparison",
+    "reliability", "set_comparison",
 }  # fmt: skip
 ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
 PUBLIC_NAMESPACES = {"baselines", "composites"}  # names of other packages under a short name
@@ -48,9 +48,11 @@ ALLOWED_IMPORTS = {
     },
     "attribution": {"encoder", "inputs", "pipeline", "regions", "similarity"},
     "highlights": {"attribution", "encoder", "inputs", "pipeline", "regions", "similarity", "trace"},
+    "reliability": {"decomposition", "encoder", "inputs", "similarity"},
     "covering": {"encoder", "findings", "inputs", "regions", "similarity"},
     "explanation": {
-        "covering", "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "similarity",
+        "covering", "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "reliability",
+        "similarity",
     },
     "groups": {"decomposition", "explanation", "inputs", "io", "regions", "similarity"},
     "set_comparison": {"decomposition", "explanation", "groups", "similarity"},
@@ -75,6 +77,7 @@ ALLOWED_IMPORTS = {
 LAZY_IMPORTS = {
     "bilrp.encoder": {"bilrp.encoders.live.recognition", "bilrp.encoders.registry"},
     "bilrp.attribution": {"bilrp.render.attribution_figure"},
+    "bilrp.reliability": {"bilrp.encoders.images"},
     "bilrp.explanation": {
         "bilrp.app.widgets", "bilrp.render.figure", "bilrp.render.findings_table", "bilrp.render.page",
     },

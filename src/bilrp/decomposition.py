@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from bilrp.errors import InputError, MismatchError
 from bilrp.inputs import Image, Text, View
 from bilrp.io import schema, store
 from bilrp.regions import Regions, RegionSpec
+
+Weights: TypeAlias = Tensor | np.ndarray | list[float]
+"""Weights of regions, or a mask of the input."""
 
 STORABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
@@ -43,6 +46,8 @@ class Decomposition:
         name: to show, e.g. a file's name.
         shape: of the embedding before it was flattened.
         reference: φ(x₀) of the reference input, if the composite has one (`composites.secant`).
+        reliability: the weight of each region, in [0, 1], after `weight`.
+        unweighted_embedding: φ(x) before `weight`.
     """
 
     parts: LazyDenseParts = DenseOnRead()  # type: ignore[assignment]  # noqa: RUF009, a descriptor without a default
@@ -55,6 +60,8 @@ class Decomposition:
     name: str = ""
     shape: tuple[int, ...] | None = None
     reference: Float[Tensor, " h"] | None = field(default=None, repr=False)
+    reliability: Float[Tensor, " regions"] | None = field(default=None, repr=False)
+    unweighted_embedding: Float[Tensor, " h"] | None = field(default=None, repr=False)
 
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
@@ -80,6 +87,33 @@ class Decomposition:
         scale = np.array([(right - left) / wide, (bottom - top) / high] * 2)
         return bounds.cpu().double().numpy()[:, [1, 0, 3, 2]] * scale + np.array([left, top] * 2)
 
+    def weight(self, reliability: Weights) -> Decomposition:
+        """Weigh each region by how reliable it is: P ← diag(w) P and φ ← diag(w) P summed + unattributed.
+
+        Everything made of the result (pairs, sets, similarities of many inputs) is exact for the weighted embedding: for
+        the dot product R[I, I'] becomes w_I R[I, I'] w'_I'. The unattributed remainder stays; weights multiply.
+
+        Args:
+            reliability: weights in [0, 1], one for each region; or a mask shaped like the input without its batch axis,
+                of which each region has the mean.
+
+        >>> from bilrp.pipeline import decompose
+        >>> x = decompose(torch.nn.Linear(2, 3, bias=False), torch.ones(1, 2))
+        >>> torch.equal(x.weight([1.0, 0.0]).embedding, x.parts[0])
+        True
+        """
+        weights = _check_weights(reliability, self.regions).to(self.embedding)
+        parts = weights[:, None] * self.parts
+        return replace(
+            self,
+            parts=parts,
+            embedding=parts.sum(0) + self.unattributed,
+            reliability=weights if self.reliability is None else weights * self.reliability,
+            unweighted_embedding=self.embedding
+            if self.unweighted_embedding is None
+            else self.unweighted_embedding,
+        )
+
     def coarsen(self, spec: RegionSpec | None) -> Decomposition:
         """Sum the parts over larger regions, each a union of the present ones; None returns self."""
         if spec is None:
@@ -100,7 +134,11 @@ class Decomposition:
             if isinstance(self.view, Text)
             else self.view
         )
-        return replace(self, parts=parts, regions=coarse, view=view)
+        weights = self.reliability
+        if weights is not None:
+            features = torch.cat([weights.new_zeros(1), weights])[labels + 1]  # 0 for those in no region
+            weights = coarse.average(features)
+        return replace(self, parts=parts, regions=coarse, view=view, reliability=weights)
 
     def save(self, path: str | Path, *, dtype: torch.dtype | None = None) -> Path:
         """Write to .safetensors or .npz atomically.
@@ -173,6 +211,8 @@ def deserialize_decomposition(tensors: dict[str, Tensor], metadata: dict[str, st
         name=metadata.get("name", ""),
         shape=shape,
         reference=tensors.get("reference"),
+        reliability=tensors.get("reliability"),
+        unweighted_embedding=tensors.get("unweighted_embedding"),
     )
     schema.check_decomposition(decomposition)
     return decomposition
@@ -181,7 +221,8 @@ def deserialize_decomposition(tensors: dict[str, Tensor], metadata: dict[str, st
 def serialize_decomposition(d: Decomposition) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and metadata that `deserialize_decomposition` reads."""
     tensors = {"parts": d.parts, "embedding": d.embedding, "labels": d.regions.labels.int()}
-    tensors |= {} if d.reference is None else {"reference": d.reference}
+    for name in ("reference", "reliability", "unweighted_embedding"):
+        tensors |= {} if getattr(d, name) is None else {name: getattr(d, name)}
     if d.regions.boxes is not None:
         tensors["boxes"] = d.regions.boxes.int()
     about = {"count": d.regions.count, "kind": d.regions.kind, "names": d.regions.names}
@@ -189,6 +230,23 @@ def serialize_decomposition(d: Decomposition) -> tuple[dict[str, Tensor], dict[s
     words |= {} if d.shape is None else {"shape": json.dumps(d.shape)}
     pixels, seen = views.serialize_view(d.view)
     return tensors | pixels, words | seen | {"storage_error": d.storage_error.hex()}
+
+
+def _check_weights(reliability: Weights, regions: Regions) -> Tensor:
+    """Return one weight in [0, 1] for each region."""
+    weights = torch.as_tensor(reliability).detach()
+    weights = weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
+    if weights.shape != (regions.count,):
+        shape = tuple(regions.labels.shape)
+        if weights.shape not in (shape, shape[-2:] if len(shape) == 3 else shape):
+            raise InputError(
+                f"reliability has shape {tuple(weights.shape)}: give one weight for each of the {regions.count} regions, "
+                f"or a mask {shape}"
+            )
+        weights = regions.average(weights)
+    if not bool(((weights >= 0) & (weights <= 1)).all()):
+        raise InputError("reliability must be between 0 (not at all) and 1 (fully), and some weights are not")
+    return weights
 
 
 def _round_parts(d: Decomposition, dtype: torch.dtype) -> Decomposition:

@@ -63,6 +63,8 @@ class Encoder:
             told apart from what is specific to a pair.
         mean_embedding: the mean of the normalized embeddings of unrelated inputs, where it is known: as `typical_inputs`,
             without running them.
+        reliability: returns the model's own confidence in each feature of an input, in [0, 1], shaped like the input
+            without its batch axis; used where `reliability="own"` is asked for.
 
     >>> encoder = Encoder(module=torch.nn.Linear(4, 2), name="toy")
     >>> encoder.name
@@ -82,6 +84,7 @@ class Encoder:
     similarity: str | Similarity | None = None
     typical_inputs: tuple[Any, ...] = ()
     mean_embedding: Tensor | None = None
+    reliability: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.operations, Op | str):

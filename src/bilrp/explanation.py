@@ -44,6 +44,7 @@ from bilrp.io import schema, store
 from bilrp.io.files import FIGURE_SUFFIXES, NUMBER_SUFFIXES, PAGE_SUFFIX
 from bilrp.pipeline import Mode, PreparedInput, decompose_item, prepare
 from bilrp.regions import RegionSpecs, as_spec_pair
+from bilrp.reliability import ReliabilitySpecs, mean_pair_weight, score_without_weights, weight_sides
 from bilrp.similarity import Similarity, multiply_parts, resolve_similarity
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class Explanation:
             reference; they and reference_score are known terms of `unattributed`.
         reference_score: the similarity of the two references.
         runs: the inputs with their encoders, for `cover_findings`; they are not stored in files.
+        unweighted_score: the score without the weights of `Decomposition.weight`; None if neither side has any.
     """
 
     a: Decomposition
@@ -136,6 +138,7 @@ class Explanation:
     reference_terms: tuple[Tensor, Tensor] | None = field(default=None, repr=False)
     reference_score: float = 0.0
     runs: PairRuns | None = field(default=None, repr=False)
+    unweighted_score: float | None = None
 
     @property
     def breakdown(self) -> ScoreBreakdown:
@@ -220,8 +223,8 @@ class Explanation:
         """Cover each of the first k findings that raise the score, in a and in b, and score the pair again with the model.
 
         This takes two forward passes for each finding, and needs an explanation made by `explain` in this process: files
-        and collections do not hold the model. Distances and projected embeddings give an empty list, and a finding without
-        which there is no score (an embedding of zeros) is left out.
+        and collections do not hold the model. Distances, projected embeddings and weights (`reliability`) give an empty
+        list, and a finding without which there is no score (an embedding of zeros) is left out.
 
         >>> import torch
         >>> net = torch.nn.Linear(4, 4, bias=False)
@@ -235,6 +238,8 @@ class Explanation:
             )
         embeddings, regions = (self.a.embedding, self.b.embedding), (self.a.regions, self.b.regions)
         if self.is_distance or any(side.origin.get("projection") for side in (self.a, self.b)):
+            return []
+        if self.unweighted_score is not None:  # the model has no weights
             return []
         raising = [(n, each) for n, each in enumerate(self._all_findings, 1) if each.relevance > 0]
         for number, finding in raising[:k]:
@@ -259,7 +264,8 @@ class Explanation:
             findings = extract_number_findings(relevance.numpy(), a, b, score=score)
         else:
             findings = grouping.extract_findings(relevance.numpy(), a, b, score=score, k=relevance.numel())
-        return [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in findings]
+        findings = [replace(f, a=[rows[n] for n in f.a], b=[columns[n] for n in f.b]) for f in findings]
+        return [replace(f, reliability=mean_pair_weight(self.a, self.b, f.a, f.b)) for f in findings]
 
     def differences(self, k: int = 3, *, shared: bool = True) -> list[Difference]:
         """Return the k groups of regions that add most to the squared distance of the two embeddings, largest first.
@@ -424,6 +430,7 @@ def explain(
     mode: Mode = "auto",
     progress: bool = False,
     max_regions: int | None = None,
+    reliability: ReliabilitySpecs | None = None,
 ) -> Explanation:
     """Explain which parts of a and b make the encoder call them similar.
 
@@ -440,6 +447,8 @@ def explain(
         mode: push regions forward, pull coordinates backward, or "auto", whichever costs less.
         progress: show a progress bar.
         max_regions: split only the regions of largest Σ_I' |R[I, I']|, up to that many regions for each input.
+        reliability: weights in [0, 1] of the regions, see `Decomposition.weight`: weights, a mask or an image file of one
+            (white is reliable), or "own" for the encoder's own confidence; for both inputs, or a tuple of two.
 
     >>> import torch
     >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8, bias=False), torch.nn.ReLU())
@@ -453,7 +462,7 @@ def explain(
     first, second = (read_item(reader, x) for reader, x in zip(encoders, (a, b), strict=True))
     return explain_items(
         encoders, first, second, similarity=chosen, regions=regions, composite=composite, project=project, mode=mode,
-        progress=progress, max_regions=max_regions,
+        progress=progress, max_regions=max_regions, reliability=reliability,
     )  # fmt: skip
 
 
@@ -469,6 +478,7 @@ def explain_items(
     mode: Mode = "auto",
     progress: bool = False,
     max_regions: int | None = None,
+    reliability: ReliabilitySpecs | None = None,
 ) -> Explanation:
     """Explain two inputs that `read_item` has read, each by its encoder.
 
@@ -476,7 +486,7 @@ def explain_items(
         encoder: One encoder for both inputs, or one for each.
         a: The first input.
         b: The second input.
-        similarity, regions, composite, project, mode, progress, max_regions: As for `explain`.
+        similarity, regions, composite, project, mode, progress, max_regions, reliability: As for `explain`.
     """
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
     chosen = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
@@ -488,8 +498,11 @@ def explain_items(
             prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
             for reader, item, spec in sides
         ]
-        refined = deque(refine_pair(*prepared, similarity=chosen, max_regions=max_regions), maxlen=1)[0]
-        return replace(refined, runs=PairRuns(encoders, (a, b), chosen))
+        explanation = deque(refine_pair(*prepared, similarity=chosen, max_regions=max_regions), maxlen=1)[0]
+        if reliability is not None:
+            weighted = weight_sides((explanation.a, explanation.b), encoders, (a, b), reliability)
+            explanation = pair(*weighted, similarity=chosen)
+        return replace(explanation, runs=PairRuns(encoders, (a, b), chosen))
     # One after the other: only one recorded run is in memory at a time.
     left, right = (
         decompose_item(
@@ -497,6 +510,8 @@ def explain_items(
         )[None]
         for reader, item, spec in sides
     )
+    if reliability is not None:
+        left, right = weight_sides((left, right), encoders, (a, b), reliability)
     return replace(pair(left, right, similarity=chosen), runs=PairRuns(encoders, (a, b), chosen))
 
 
@@ -566,7 +581,16 @@ def pair(
     if coordinates is not None:
         p, q = a.parts[:, coordinates], b.parts[:, coordinates]
     relevance = chosen.relevance_fn(a.embedding, b.embedding)(p, q)
-    explanation = Explanation(a, b, score, relevance, chosen.name, self_terms, chosen.is_distance)
+    explanation = Explanation(
+        a,
+        b,
+        score,
+        relevance,
+        chosen.name,
+        self_terms,
+        chosen.is_distance,
+        unweighted_score=score_without_weights(a, b, chosen),
+    )
     has_reference = a.reference is not None or b.reference is not None
     return _add_reference_terms(explanation, chosen) if has_reference else explanation
 
@@ -631,6 +655,7 @@ def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, 
     tensors = {"relevance": e.relevance}
     words = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
     words["distance"] = "yes" if e.is_distance else "no"
+    words |= {} if e.unweighted_score is None else {"unweighted_score": e.unweighted_score.hex()}
     for side, d in (("a", e.a), ("b", e.b)):
         side_tensors, side_words = serialize_decomposition(d)
         tensors |= {f"{side}.{name}": t for name, t in side_tensors.items()}
@@ -657,6 +682,7 @@ def deserialize_explanation(tensors: Mapping[str, Tensor], words: Mapping[str, s
     explanation = Explanation(
         sides[0], sides[1], float.fromhex(words["score"]), tensors["relevance"], words["similarity"], self_terms,
         words["distance"] == "yes", reference_terms, float.fromhex(words.get("reference_score", "0x0p+0")),
+        unweighted_score=float.fromhex(words["unweighted_score"]) if "unweighted_score" in words else None,
     )  # fmt: skip
     schema.check_explanation(explanation)
     return explanation

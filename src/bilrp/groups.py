@@ -132,7 +132,20 @@ def _sum_set(decompositions: Iterable[Decomposition], *, normalize: bool, gram: 
     name = first.name if count == 1 else f"{count} inputs"
     parts, embedding, *references = sums
     reference = None if gram or not references else references[0]  # undefined for a sum of distances
-    summed = replace(first, parts=parts, embedding=embedding, reference=reference, view=view, name=name)
+    # weights belong to regions of one input; in a sum of several they are in the parts only
+    reliability, unweighted = (first.reliability, first.unweighted_embedding) if count == 1 else (None, None)
+    if unweighted is not None and normalize:
+        unweighted = unweighted / norm(unweighted)
+    summed = replace(
+        first,
+        parts=parts,
+        embedding=embedding,
+        reference=reference,
+        view=view,
+        name=name,
+        reliability=reliability,
+        unweighted_embedding=unweighted,
+    )
     return SetSum(summed, count, first_embedding, grams, squares)
 
 
@@ -397,12 +410,23 @@ class JointMatch(NamedTuple):
 class ManyExplanation:
     """y = Σ_m Π_i φ_m(x_i), on tuples of regions: R[I₁, …, I_n] = Σ_m P₁[I₁, m] ⋯ P_n[I_n, m], never materialised.
 
-    score = Σ R + unattributed, exactly. For cosine, `inputs` are divided by ‖φ(x_i)‖.
+    score = Σ R + unattributed, exactly. For cosine, `inputs` are divided by ‖φ(x_i)‖. With weights w_i of the regions
+    (`Decomposition.weight`), R[I₁, …, I_n] has the factor w₁[I₁] ⋯ w_n[I_n].
     """
 
     inputs: tuple[Decomposition, ...]
     score: float
     similarity: str = "dot"
+
+    @property
+    def unweighted_score(self) -> float | None:
+        """The score without the weights of `Decomposition.weight`; None if no input has any."""
+        if all(d.unweighted_embedding is None for d in self.inputs):
+            return None
+        embeddings = (
+            d.embedding if d.unweighted_embedding is None else d.unweighted_embedding for d in self.inputs
+        )
+        return float(_product(embeddings).sum())
 
     @property
     def explained(self) -> float:

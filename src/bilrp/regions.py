@@ -79,6 +79,15 @@ class Regions:
         sums = relevance.new_zeros(relevance.shape[0], self.count + 1)
         return sums.index_add_(1, self.labels.flatten() + 1, relevance.flatten(1))[:, 1:]
 
+    def average(self, mask: Float[Tensor, "*features"]) -> Float[Tensor, " {self.count}"]:
+        """Return the mean of a mask over the features of each region.
+
+        >>> labels(torch.tensor([[0, 1], [1, 1]]))(torch.zeros(1, 1, 2, 2)).average(torch.tensor([[[1.0, 0], [0, 1]]]))
+        tensor([1.0000, 0.3333])
+        """
+        weights = mask.to(self.labels.device).expand(self.labels.shape)
+        return self.pool(weights[None, None])[0] / self.pool(torch.ones_like(weights)[None, None])[0]
+
 
 RegionFunction = Callable[[Tensor], Regions]
 NestedIntegers: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | Sequence[Sequence[Sequence[int]]]

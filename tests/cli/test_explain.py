@@ -161,6 +161,25 @@ def test_every_output(workdir, bilrp_command):
     assert not [p for p in workdir.iterdir() if p.name.startswith(".")]
 
 
+def test_a_mask_image_weighs_the_regions(workdir, bilrp_command):
+    mask = np.full((120, 80), 255, np.uint8)
+    mask[:60, :40] = 0  # the upper left quarter is damaged; a mask may have another size
+    Image.fromarray(mask).save(workdir / "mask.png")
+    plain = json.loads(bilrp_command(*tiny("--regions", "16", "--json"))[1])
+    code, out, _ = bilrp_command(*tiny("--regions", "16", "--json", "--reliability", "mask.png"))
+    about = json.loads(out)
+    assert code == 0 and about["unweighted_score"] == pytest.approx(plain["score"])
+    assert about["score"] == pytest.approx(about["explained"] + about["unattributed"])
+    assert all(0 not in f["a"] and 0 not in f["b"] for f in about["findings"])  # its parts are zero
+    for bad, message in (
+        (("--reliability", "own"), "no confidence of its own"),
+        (("--reliability", "missing.png"), "missing.png"),
+        (("--reliability", "own") * 3, "once for each"),
+    ):
+        code, _, err = bilrp_command(*tiny(*bad))
+        assert code == 2 and message in err and err.count("\n") == 1
+
+
 def test_options_reach_the_engine(workdir, bilrp_command):
     exact = json.loads(bilrp_command(*tiny("--json"))[1])
     cosine = json.loads(bilrp_command(*tiny("--json", "--similarity", "cosine"))[1])

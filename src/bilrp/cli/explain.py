@@ -21,6 +21,7 @@ from bilrp.cli.options import (
     Palette,
     Project,
     RegionOption,
+    Reliability,
     Resize,
     Show,
     ShowPlan,
@@ -55,6 +56,7 @@ def explain(
     similarity: Similarity = None,
     project: Project = None,
     max_regions: MaxRegions = None,
+    reliability: Reliability = None,
     size: Size = None,
     resize: Resize = None,
     weights: Weights = None,
@@ -86,8 +88,11 @@ def explain(
     from bilrp.similarity import resolve_similarity
 
     several = len(inputs) > 2 or len(encoder_names) > 1
-    if several and (plan or max_regions is not None):
-        raise InputError(f"--{'plan' if plan else 'max-regions'} is for two inputs and one encoder")
+    if several and (plan or max_regions is not None or reliability):
+        option = "plan" if plan else "reliability" if reliability else "max-regions"
+        raise InputError(f"--{option} is for two inputs and one encoder")
+    if reliability and len(reliability) > 2:
+        raise InputError("--reliability: give it once for both inputs, or once for each")
     outputs = check_outputs(
         output or [], formats=FORMATS, inputs=inputs, open_output=open_output, page_only=several
     )
@@ -109,7 +114,7 @@ def explain(
     if any(path.suffix.lower() == ".html" for path in outputs):
         pair.check_page_size()
     start = time.perf_counter()
-    explanation = pair.explain(similarity, project=project, max_regions=max_regions)
+    explanation = pair.explain(similarity, project=project, max_regions=max_regions, reliability=reliability)
     seconds = time.perf_counter() - start
     summary = terminal.collect_summary(
         explanation, names=pair.shown, encoder=encoder.name, seconds=seconds, top=top, special_tokens=special_tokens
@@ -147,15 +152,28 @@ class _PairInputs:
         sides = zip(self.readers, self.items, self.specs, strict=True)
         page.check_pair_count(*(resolve_regions(reader, item, spec)[0].count for reader, item, spec in sides))
 
-    def explain(self, similarity: str | None, *, project: int | None, max_regions: int | None) -> Explanation:
-        """Explain the pair with a progress bar; errors of the model name the encoder."""
+    def explain(
+        self, similarity: str | None, *, project: int | None, max_regions: int | None, reliability: list[str] | None
+    ) -> Explanation:  # fmt: skip
+        """Explain the pair with a progress bar; errors of the model name the encoder.
+
+        Args:
+            similarity, project, max_regions, reliability: The options.
+        """
         from bilrp.cli import terminal
         from bilrp.explanation import explain_items
 
+        weights = (
+            None
+            if not reliability
+            else reliability[0]
+            if len(reliability) == 1
+            else (reliability[0], reliability[1])
+        )
         try:
             return explain_items(
                 self.readers, *self.items, similarity=similarity, regions=self.specs, project=project,
-                max_regions=max_regions, progress=sys.stderr.isatty(),
+                max_regions=max_regions, progress=sys.stderr.isatty(), reliability=weights,
             )  # fmt: skip
         except Exception as error:
             raise terminal.wrap_encoder_error(self.readers[0], self.items[0].x, error) from error

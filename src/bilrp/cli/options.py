@@ -122,6 +122,14 @@ Project = Annotated[
         min=1, metavar="N", help="Estimate with N random projections of the embedding; default: exact."
     ),
 ]
+Reliability = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE|own",
+        help="Weigh regions by their reliability: an image, white where the input is reliable and black where it is not, or "
+        "own for the encoder's own confidence (bigram: the digits it read). Once for both inputs, or once for each.",
+    ),
+]
 MaxRegions = Annotated[
     int | None,
     typer.Option(

@@ -97,6 +97,7 @@ def collect_summary(
         "encoder": encoder,
         "similarity": e.similarity,
         "score": breakdown.score,
+        "unweighted_score": e.unweighted_score,
         "estimate": is_estimate(e),
         "summary": e.summary(),
         "verdict": describe_verdict(e),

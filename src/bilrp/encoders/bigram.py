@@ -138,6 +138,7 @@ def build_encoder(
         name=name,
         to_image=to_image,
         similarity="dot",  # as in the paper
+        reliability=table_numbers.number_reliability(digits, threshold=threshold),
     )
 
 

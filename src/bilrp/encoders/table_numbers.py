@@ -6,7 +6,7 @@ one region with its digits as its name, and everything else on the page is one m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -25,15 +25,17 @@ MIN_STEP_PIXELS = 4.0  # two detections closer than this are one digit
 MAX_RISE_PIXELS = 4.0  # of a digit over the one before it; lines are 16 apart
 MIN_DIGITS = 2  # the network knows pairs of digits: a single one adds nothing
 DIGIT_REACH_PIXELS = (6.0, 7.5)  # half the width and half the height of the place of a digit
+HALF_DIGIT_PIXELS = 5
 REST_NAME = "rest of the page"
 
 
 class DetectedDigits(NamedTuple):
-    """Digits detected on the maps: class, and centre in pixels of the network's input."""
+    """Digits detected on the maps: class, centre in pixels of the network's input, and 1 − runner-up / peak."""
 
     value: np.ndarray
     x: np.ndarray
     y: np.ndarray
+    margin: np.ndarray = np.empty(0)
 
 
 def detect_digits(maps: Tensor, *, threshold: float = DETECTION_THRESHOLD) -> DetectedDigits:
@@ -50,12 +52,14 @@ def detect_digits(maps: Tensor, *, threshold: float = DETECTION_THRESHOLD) -> De
     # Digits are 8 px apart and lines 16 px: keep one maximum within ±1 cell horizontally and ±2 vertically.
     highest = functional.max_pool2d(best, (5, 3), stride=1, padding=(2, 1))
     y, x = ((best == highest) & (best >= threshold))[0, 0].nonzero(as_tuple=True)
-    value = maps[0, :, y, x].argmax(dim=0)
+    (first, second), value = maps[0, :, y, x].topk(2, dim=0)
     # between cells: the mean of the peak and the cells beside it, because columns are only 3 px further apart than digits
     left, peak, right = (functional.pad(best[0, 0], (1, 1))[y, x + shift] for shift in (0, 1, 2))
     offset = (right - left) / (left + peak + right)
     centers = (x + offset) * STRIDE_PIXELS + 1.0, y * STRIDE_PIXELS + 1.0
-    return DetectedDigits(value.cpu().numpy(), *(t.double().cpu().numpy() for t in centers))
+    margin = (1 - second / first).double().cpu().numpy()
+    at_x, at_y = (t.double().cpu().numpy() for t in centers)
+    return DetectedDigits(value[0].cpu().numpy(), at_x, at_y, margin)
 
 
 def join_digits(digits: DetectedDigits) -> list[list[int]]:
@@ -111,6 +115,64 @@ def label_numbers(digits: DetectedDigits, numbers: Iterable[list[int]], shape: t
             labels[rows, columns][closer] = label
             nearest[rows, columns][closer] = far[closer]
     return labels
+
+
+def measure_confidence(ink: np.ndarray, digits: DetectedDigits, numbers: Iterable[list[int]]) -> np.ndarray:
+    """Return how far each number can be trusted, in [0, 1]: its least certain digit, less what stands unread beside it.
+
+    min_i (1 − runner-up_i / peak_i) · max(0, 1 − u), with u the ink within a digit's step of either end that belongs to no
+    detected digit, as a fraction of the ink of one of its digits. A smudged digit is often not detected at all: the
+    number then ends beside ink that nobody read, and the digits that remain look as certain as ever.
+
+    Args:
+        ink: [height, width] in [0, 1].
+        digits: Detected digits.
+        numbers: The digits of each number.
+    """
+    reach_y = int(DIGIT_REACH_PIXELS[1])
+    unread = ink.copy()
+    for x, y in zip(digits.x, digits.y, strict=True):
+        unread[_window(x, y, HALF_DIGIT_PIXELS, reach_y + 1)] = 0
+    confidence = []
+    for members in numbers:
+        x, y = digits.x[members], digits.y[members]
+        own = np.mean([ink[_window(*at, HALF_DIGIT_PIXELS, reach_y)].sum() for at in zip(x, y, strict=True)])
+        step = (
+            MAX_STEP_PIXELS - HALF_DIGIT_PIXELS
+        ) / 2  # half the width beside a number, from its end to the next digit
+        beside = [
+            unread[_window(end + side * (HALF_DIGIT_PIXELS + step), y[at], step, reach_y - 1)].sum()
+            for end, side, at in ((x.min(), -1, 0), (x.max(), 1, -1))
+        ]
+        confidence.append(digits.margin[members].min() * max(0.0, 1 - max(beside) / max(own, 1e-9)))
+    return np.array(confidence)
+
+
+def _window(x: float, y: float, half_width: float, half_height: float) -> tuple[slice, slice]:
+    """Return the rows and columns around a point."""
+    rows = slice(max(0, round(y - half_height)), max(0, round(y + half_height)))
+    return rows, slice(max(0, round(x - half_width)), max(0, round(x + half_width)))
+
+
+def number_reliability(
+    digit_net: nn.Module, *, threshold: float = DETECTION_THRESHOLD
+) -> Callable[[Tensor], Tensor]:
+    """Return a function ink → [1, height, width]: the confidence in each pixel's number, 1 where there is none.
+
+    Args:
+        digit_net: Network from ink to ten digit maps.
+        threshold: Minimum height of a digit's peak.
+    """
+
+    def measure(ink: Tensor) -> Tensor:
+        with torch.no_grad():
+            digits = detect_digits(digit_net(ink), threshold=threshold)
+        numbers = join_digits(digits)
+        labels = label_numbers(digits, numbers, (ink.shape[2], ink.shape[3]))
+        confidence = measure_confidence(ink[0, 0].double().cpu().numpy(), digits, numbers)
+        return torch.from_numpy(np.append(confidence, 1.0)[labels])[None].to(ink)
+
+    return measure
 
 
 def number_regions(

@@ -42,6 +42,7 @@ MIN_MERGED_FRACTION = (
 MIN_KEPT_FRACTION = (
     0.8  # of the relevance of both remains: pairs between their other regions have the same sign
 )
+MIN_RELIABILITY = 0.5  # mean weight of the pairs: findings below it are marked
 MAX_PEAKS = 100
 MAX_GROWTH_ROUNDS = 20  # most blocks converge after three
 
@@ -49,6 +50,8 @@ MAX_GROWTH_ROUNDS = 20  # most blocks converge after three
 @dataclass(frozen=True)
 class Finding:
     """Regions of a that match regions of b, their summed relevance, and its share of the score (None near zero).
+
+    With weights of the inputs (`reliability=`), `reliability` is the mean weight of its pairs.
 
     >>> Finding([3, 4], [7], relevance=2.0, share=0.5).a
     [3, 4]
@@ -58,6 +61,12 @@ class Finding:
     b: list[int]
     relevance: float
     share: float | None
+    reliability: float | None = None
+
+    @property
+    def is_unreliable(self) -> bool:
+        """Whether its regions are mostly unreliable input."""
+        return self.reliability is not None and self.reliability < MIN_RELIABILITY
 
 
 def extract_findings(

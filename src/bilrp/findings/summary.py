@@ -51,6 +51,7 @@ COSINE_SIMILARITIES = ("cosine", "dot", "squared_distance")  # what a cosine say
 # What a high cosine of inputs unlike the random pairs says: two faces exceed any two photographs, whoever they are of.
 ALIKE_IN_KIND = "Alike in kind at least"
 HIGH_VERDICTS = ("Very similar", "Similar")
+UNRELIABLE = "unreliable input"
 FEW_REGIONS = 4  # with at most this many regions, one may dominate without a warning
 MAX_UNATTRIBUTED_SHARE = 0.5  # of the score
 
@@ -95,6 +96,8 @@ class ExplanationLike(Protocol):
     def reference_terms(self) -> tuple[Tensor, Tensor] | None: ...
     @property
     def reference_score(self) -> float: ...
+    @property
+    def unweighted_score(self) -> float | None: ...
 
 
 class BreakdownClause(NamedTuple):
@@ -205,10 +208,11 @@ def describe_differences(
 
 def label_finding(explanation: ExplanationLike, finding: Finding) -> str:
     """Return where a finding is in a and in b: words, or positions in images; the numbers of tables once for both."""
+    mark = f" ({UNRELIABLE})" if finding.is_unreliable else ""
     if are_numbers(explanation.a.regions, explanation.b.regions):
-        return describe_number_finding(explanation.a.regions, explanation.b.regions, finding)
+        return f"{describe_number_finding(explanation.a.regions, explanation.b.regions, finding)}{mark}"
     sides = ((explanation.a, finding.a), (explanation.b, finding.b))
-    return " ↔ ".join(_describe_regions(side, numbers) for side, numbers in sides)
+    return " ↔ ".join(_describe_regions(side, numbers) for side, numbers in sides) + mark
 
 
 def is_mostly_unattributed(explanation: ExplanationLike) -> bool:
@@ -228,6 +232,11 @@ def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> 
         warnings.append("the rest of the score is pairs of digits inside numbers that differ")
     elif not explanation.breakdown.is_near_zero and named_share < MIN_NAMED_SHARE:
         warnings.append("nothing stands out: the similarity is spread over many small matches")
+    if explanation.unweighted_score is not None:
+        warnings.append(
+            f"regions are weighted by their reliability: without weights the score is "
+            f"{format_number(explanation.unweighted_score)}"
+        )
     if negated := _find_negated_side(explanation):
         side, word = negated
         warnings.append(
@@ -374,8 +383,10 @@ def _describe_matches(
     """Return the named findings as one sentence, each with its number or its words."""
     if not named:
         return "No regions stand out as alike."
+    marks = [f", {UNRELIABLE}" if finding.is_unreliable else "" for finding in findings]
     matches = [
-        f"{_name_match(explanation, findings[n], n + 1)} ({format_relevance(findings[n])})" for n in named
+        f"{_name_match(explanation, findings[n], n + 1)} ({format_relevance(findings[n])}{marks[n]})"
+        for n in named
     ]
     return f"{lead} {_join_phrases(matches)}."
 

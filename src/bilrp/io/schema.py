@@ -26,9 +26,15 @@ def check_tensors(tensors: Mapping[str, Tensor], count: object) -> None:
     _require(parts.dim() == 2 and embedding.dim() == 1 and parts.shape == (count, len(embedding)), "shapes")
     for name in ("parts", "embedding"):
         check_finite(name, tensors[name])
-    if "reference" in tensors:
-        _require(tensors["reference"].shape == embedding.shape, "reference")
-        check_finite("reference", tensors["reference"])
+    for name in ("reference", "unweighted_embedding"):
+        if name in tensors:
+            _require(tensors[name].shape == embedding.shape, name)
+            check_finite(name, tensors[name])
+    _require(("reliability" in tensors) == ("unweighted_embedding" in tensors), "reliability")
+    if "reliability" in tensors:
+        weights = tensors["reliability"]
+        check_finite("reliability", weights)
+        _require(weights.shape == (count,) and bool(((weights >= 0) & (weights <= 1)).all()), "reliability")
     _require(
         not labels.is_floating_point() and int(labels.min()) >= -1 and int(labels.max()) < count, "labels"
     )
@@ -68,6 +74,9 @@ def check_explanation(e: Explanation) -> None:
         _require(terms.shape == (count,), f"reference_terms.{side}")
         check_finite(f"reference_terms.{side}", terms)
     _require(float("-inf") < e.reference_score < float("inf"), "reference_score")
+    is_weighted = e.a.reliability is not None or e.b.reliability is not None
+    _require((e.unweighted_score is not None) == is_weighted, "unweighted_score")
+    _require(float("-inf") < (e.unweighted_score or 0.0) < float("inf"), "unweighted_score")
     # maxsim of flat embeddings has a width that is not stored, so its relevance cannot be recomputed
     a, b = e.a.shape or (), e.b.shape or ()
     if similarity is not None and e.a.embedding.numel() and not (any_size and len(a) < 3):

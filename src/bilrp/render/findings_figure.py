@@ -52,7 +52,7 @@ MIN_DRAWN_FRACTION = 0.05  # of the strongest finding; weaker ones are not drawn
 
 
 def serialize_findings(explanation: Explanation, k: int = 12) -> list[dict[str, Any]]:
-    """Return findings as JSON-ready dicts: regions of both sides, relevance, share of the score, label.
+    """Return findings as JSON-ready dicts: regions of both sides, relevance, share of the score, label, reliability.
 
     >>> import torch, bilrp
     >>> net = torch.nn.Linear(4, 4, bias=False)
@@ -66,6 +66,8 @@ def serialize_findings(explanation: Explanation, k: int = 12) -> list[dict[str, 
             "relevance": finding.relevance,
             "share": finding.share,
             "label": label_finding(explanation, finding),
+            "reliability": finding.reliability,
+            "unreliable": finding.is_unreliable,
         }
         for finding in explanation.findings(k)
     ]

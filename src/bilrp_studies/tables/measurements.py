@@ -14,7 +14,7 @@ from bilrp.encoders.bigram import build_encoder
 from bilrp.encoders.vgg import vgg16
 from bilrp.errors import BilrpError
 from bilrp.progress import Progress
-from bilrp_studies.tables import bigram_agreement, page_evaluation
+from bilrp_studies.tables import bigram_agreement, page_evaluation, smudged_numbers
 from bilrp_studies.tables.digit_model import DigitModel, PageSplit
 from bilrp_studies.tables.pages import Page
 from bilrp_studies.tables.settings import TablesSettings
@@ -77,7 +77,27 @@ def measure_all(split: PageSplit, model: DigitModel, settings: TablesSettings, b
     checks = page_evaluation.check_encoder(model.net, page, cut_blocks(page, rows=5, columns=3)[0])
     strange = page_evaluation.evaluate_out_of_domain(encoder, page)
     results = collect_results(split, model, scores, similar, shares, search, checks, strange)
+    results["number_matches"] = measure_number_matches(encoder, split.test, settings.seed, bar=bar)
     return Measurements(results, scores, similar, explained, search, checks, strange, encoder, missing)
+
+
+def measure_number_matches(
+    encoder: Encoder, pages: Sequence[Page], seed: int, *, bar: Progress
+) -> dict[str, dict[str, float]]:
+    """Return the precision of number matches on clean and smudged pages, with and without weights.
+
+    Args:
+        encoder: The bigram network.
+        pages: Transcribed pages.
+        seed: Seed of the smudges.
+        bar: Progress bar.
+    """
+    rng = np.random.default_rng(seed)
+    read: dict[str, list[list[smudged_numbers.ReadNumber]]] = {"clean": [], "smudged": []}
+    for page in page_evaluation.track_progress(pages, "reading smudged numbers", bar):
+        for kind, gray in (("clean", page.gray), ("smudged", smudged_numbers.smudge(page, rng))):
+            read[kind].append(smudged_numbers.read_numbers(encoder, page, gray))
+    return {kind: asdict(smudged_numbers.measure_matches(numbers)) for kind, numbers in read.items()}
 
 
 def _cut_all_blocks(pages: Sequence[Page]) -> list[TableBlock]:

@@ -55,6 +55,7 @@ def build_report(
             "Reading digits": _reading_blocks(split, model, measurements, learning_curve),
             "Similarity of tables": _similarity(measurements),
             "Is the explanation right?": _explanations(measurements, results),
+            "Smudged digits": _smudged(results),
             "Finding copies": _copies(measurements),
             "What must hold exactly": _checks(measurements),
             "Other kinds of pages": [_out_of_domain_table(measurements)],
@@ -158,6 +159,25 @@ def _scan_window(block: TableBlock) -> np.ndarray:
     part = bigram_agreement.crop_window(block.page.gray, (x0, y0, x1, y1), pad_mode="edge")
     low, high = np.percentile(part, [0.5, 60])
     return np.clip((part - low) / max(float(high - low), 1e-6), 0, 1)
+
+
+def _smudged(results: dict[str, Any]) -> list[Block]:
+    header = (
+        "pages",
+        "matches",
+        "precision",
+        "weighted by reliability",
+        "not marked",
+        "true matches not marked",
+    )
+    keys = ("matches", "precision", "weighted_precision", "reliable_precision", "reliable_recall")
+    rows = [(kind, *(values[key] for key in keys)) for kind, values in results["number_matches"].items()]
+    note = (
+        "Equal numbers of at least three digits on two pages, judged by the transcriptions; a tenth of the digits is "
+        "blurred, faded or blotted. A smudged digit is often not read at all, so the reliability of a number is its least "
+        'certain digit, less the unread ink beside it (`reliability="own"`); below 0.5 a match is marked.'
+    )
+    return [note, Table(header, rows, "Precision of number matches, with and without weights")]
 
 
 def _copies(measurements: Measurements) -> list[Block]:

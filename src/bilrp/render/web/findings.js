@@ -41,7 +41,11 @@ function entry(app, one) {
     node("span", { class: "pair" }, ...sides.map((side) => thumb(app, side, one[side], [128, 100], 0.5, one.best[side]))),
     node("span", { class: "number" }, `${one.k + 1}`),
     node("span", { class: "share" }, share),
-    areTables(data) ? node("span", { class: "where" }, one.label) : "",
+    areTables(data)
+      ? node("span", { class: "where" }, one.label)
+      : one.unreliable
+        ? node("span", { class: "where" }, "unreliable input")
+        : "",
   );
   return makeButton(app, el, { finding: one.k });
 }
