@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -12,6 +14,7 @@ from bilrp.errors import RuleError
 from bilrp.rules.composites import GradedBias, format_call, paper_gamma
 from bilrp.trace.recorder import record
 from models import randomize_norms
+from vision_folders import ARCHITECTURES
 
 
 def _block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
@@ -140,3 +143,73 @@ def test_one_pull_gives_the_products_of_the_parts(net: nn.Module, x: torch.Tenso
     vector = torch.randn(4, dtype=torch.float64)
     attribution = bilrp.attribute(net, x, vector, similarity="dot", regions=8, composite=composites.graded())
     torch.testing.assert_close(attribution.values, decomposition.parts @ vector, rtol=1e-9, atol=1e-12)
+
+
+class Dense(nn.Module):
+    """Two dense blocks as in DenseNet: each layer reads all maps before it, and a transition halves the side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = _block(3, 4, 2)
+        self.layers = nn.ModuleList([_block(4, 4, 1), _block(8, 4, 1), _block(6, 4, 1), _block(10, 4, 1)])
+        self.transition = nn.Sequential(nn.BatchNorm2d(12), nn.ReLU(), nn.Conv2d(12, 6, 1), nn.AvgPool2d(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for number, layer in enumerate(self.layers):
+            x = self.transition(x) if number == 2 else x
+            x = torch.cat([x, layer(x)], dim=1)
+        return x.mean((2, 3))
+
+
+def build_regnet() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.RegNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16, 16, 24], depths=[1, 1, 2, 1], groups_width=8
+    )
+    return Pooled(transformers.RegNetModel(config))
+
+
+class Pooled(nn.Module):
+    """A model of transformers as a function of pixels."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).pooler_output.flatten(1)
+
+
+BATCH_NORM_NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "densenet": Dense,
+    "regnet": build_regnet,
+    **{
+        each.name: lambda each=each: Pooled(each.model())
+        for each in ARCHITECTURES
+        if each.name in ("resnet", "efficientnet", "mobilenet_v1", "mobilenet_v2")
+    },
+}
+
+
+@pytest.mark.parametrize("name", BATCH_NORM_NETWORKS)
+def test_networks_with_batch_norm_are_graded_by_default_and_add_up(name: str) -> None:
+    """Random weights: this says that it runs and adds up, not that matches are in the right place."""
+    torch.manual_seed(0)
+    net = randomize_norms(BATCH_NORM_NETWORKS[name]().double().eval().requires_grad_(False))
+    decomposition = bilrp.decompose(net, torch.randn(1, 3, 64, 64, dtype=torch.float64), regions=32)
+    assert decomposition.origin["composite"] == composites.graded().name
+    assert float(decomposition.unattributed.abs().max()) < 1e-10 * float(decomposition.embedding.abs().max())
+    assert float(decomposition.parts.abs().amin(0).max()) > 0  # every region has a part
+
+
+def test_linear_layers_on_positions_have_the_depth_of_their_map() -> None:
+    """ConvNeXt multiplies (1, H, W, C) by matrices; its own default is uniform(0.25), without evidence for another."""
+    net = Pooled(next(each for each in ARCHITECTURES if each.name == "convnext").model().double().eval())
+    x = torch.randn(1, 3, 64, 64, dtype=torch.float64)
+    rows = bilrp.ops(net, x, composite=composites.graded((0.5, 0.0)))
+    linear = {row.name: row.rule for row in rows if "pwconv" in row.name}
+    expected = {0: "gamma(0.5, bias=inputs)", 1: "gamma(0)"}
+    assert len(linear) == 4
+    for name, rule in linear.items():
+        assert rule == expected["stages.1" in name], (name, rule)

@@ -203,11 +203,15 @@ def graded(gammas: Sequence[float] = DEFAULT_GAMMAS, *, bias: GradedBias = "posi
 
 
 def map_side(step: Step) -> float | None:
-    """Return the side in pixels of the feature map of a convolution; None for other steps and maps of one pixel."""
+    """Return the side in pixels of the feature map that a step with weights makes; None without one, or of one pixel.
+
+    The map is (1, C, H, W) after a convolution and (1, H, W, C) after a linear layer, as in ConvNeXt.
+    """
     shape = step.result.shape
-    if not is_convolution(step) or not is_weighted(step) or len(shape) != 4 or shape[2] * shape[3] == 1:
+    if not is_weighted(step) or len(shape) != 4:
         return None
-    return math.sqrt(shape[2] * shape[3])
+    height, width = shape[2:] if is_convolution(step) else shape[1:3]
+    return None if height * width == 1 else math.sqrt(height * width)
 
 
 def bind_to_tape(composite: CompositeFunction, tape: Tape) -> CompositeFunction:
