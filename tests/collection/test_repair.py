@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from collection_helpers import tiny_encoder, write_scenes
+from PIL import Image
 from torch import Tensor, nn
 
 import bilrp
@@ -21,7 +22,9 @@ from bilrp.collection.repair_selection import RefusedRepairError, Trial, find_ne
 from bilrp.collection.shortcut_part import (
     ImagePart,
     TextPart,
+    deserialize_part,
     locate_image_part,
+    locate_moving_part,
     locate_text_part,
     mirror_sources,
 )
@@ -194,6 +197,53 @@ def test_mirrored_pixels_come_from_outside_the_part() -> None:
     ]
 
 
+def noisy_items(count: int) -> list[Item]:
+    """Smooth noise, channels in [0, 1]."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(count, 3, 6, 6, generator=generator)
+    return [Item(x[None]) for x in torch.nn.functional.interpolate(coarse, size=(48, 48), mode="bicubic")]
+
+
+def test_a_logo_is_found_wherever_it_is(tmp_path: Path) -> None:
+    """Named by an inexact area of one input; found in all others that show it, to the pixel, and filled in."""
+    items, rng = noisy_items(30), np.random.default_rng(0)
+    logo = torch.rand(3, 14, 12, generator=torch.Generator().manual_seed(1)).round()
+    places = {n: tuple(rng.integers(0, 34, 2).tolist()) for n in range(0, 30, 3)}
+    for n, (top, left) in places.items():
+        items[n].x[0, :, top : top + 14, left : left + 12] = logo
+    area = np.zeros((48, 48), dtype=bool)
+    top, left = places[0]
+    area[top + 2 : top + 12, left + 1 : left + 12] = True  # less than the logo
+    located = locate_moving_part(items[0], area, items)
+    assert located is not None
+    part, numbers = located
+    assert numbers == list(places)
+    encoder = bilrp.Encoder(network(), regions=bilrp.regions.grid(8))
+    for n, (top, left) in places.items():
+        placed = part.place(items[n])
+        assert placed is not None and bool(placed.mask[top : top + 14, left : left + 12].all())
+        assert int(placed.mask.sum()) <= (14 + 4) * (12 + 4)  # the margin around it
+        filled = part.remove(items[n], encoder)
+        assert not part.is_in(filled) and torch.equal(
+            filled.x[0, :, ~placed.mask], items[n].x[0, :, ~placed.mask]
+        )
+        region = 6 * ((top + 7) // 8) + (left + 6) // 8
+        assert region in part.regions(items[n], encoder)
+    assert part.is_in(part.add(items[1], items[0], encoder)) and not part.is_in(items[1])
+    # against the sum over every offset
+    x, cost = items[4].x[0], {}
+    for y in range(48 - part.mask.shape[0] + 1):
+        for z in range(48 - part.mask.shape[1] + 1):
+            patch = x[:, y : y + part.mask.shape[0], z : z + part.mask.shape[1]]
+            cost[y, z] = float(((patch - part.template) ** 2).sum(0)[part.mask].sum())
+    loose = replace(part, tolerance=10.0)  # accepts the best place, whatever it is
+    assert loose.locate(items[4]) == min(cost, key=lambda place: cost[place])
+    tensors, values = part.serialize()
+    again = deserialize_part("moving", tensors, values)
+    assert again.is_in(items[3]) and again.describe() == part.describe()
+    assert locate_moving_part(items[1], area, items) is None  # its own content
+
+
 def test_a_text_part_is_left_out_and_added() -> None:
     part = TextPart("All rights reserved")
     assert part.pattern.sub("", "A cat. all  rights\nreserved.") == "A cat. ."
@@ -321,6 +371,41 @@ def test_the_choice_reaches_the_goals_and_is_applied_by_search(pair_of_collectio
     assert position == 0 and score == pytest.approx(1, abs=1e-4)
     vector = loaded.embed(stamped.encoder, stamped.original_input(1))
     assert torch.allclose(vector, corrected[1], atol=1e-5)
+
+
+def test_a_logo_in_different_places_is_repaired(tmp_path: Path) -> None:
+    """It is found although no two items have it in one place, and new items with it are corrected too."""
+    encoder, rng = replace(tiny_encoder(), similarity="cosine"), np.random.default_rng(5)
+    logo = np.kron(rng.integers(0, 2, (5, 5, 1)), np.ones((4, 4, 3))).astype(np.uint8) * 255
+    folders = {name: write_scenes(tmp_path / name, COUNT, stamped=False) for name in ("clean", "stamped")}
+    for path in sorted(folders["stamped"].iterdir())[::3]:
+        pixels = np.array(Image.open(path))
+        top, left = 2 * rng.integers(0, 22, 2)
+        pixels[top : top + 20, left : left + 20] = logo
+        Image.fromarray(pixels).save(path)
+    clean, stamped = (collection.build(f, encoder, tmp_path / f"{name}.lance") for name, f in folders.items())
+    covered = []
+    for position in range(0, len(stamped), 3):
+        item, other = (read_item(encoder, each.original_input(position)) for each in (stamped, clean))
+        changed = (item.x != other.x).any(1)[0].float()
+        share = torch.nn.functional.avg_pool2d(changed[None, None], 8).flatten()
+        covered.append((float(share.max()), position, int(share.argmax())))
+    _, of, region = max(covered)
+    repair = stamped.repair(part=[region], of=of, method="filling")
+    carriers = list(range(0, len(stamped), 3))
+    assert repair.report.carriers >= 0.9 * len(carriers) and "in different places" in repair.report.part
+    before, after = (
+        recall(clean.embeddings, rows, carriers)
+        for rows in (stamped.embeddings, repair.apply(stamped.embeddings))
+    )
+    assert after > before + 0.05
+    loaded = Repair.load(repair.save(tmp_path / "logo.safetensors"))
+    vector = loaded.embed(encoder, stamped.original_input(3))
+    assert torch.allclose(vector, torch.from_numpy(loaded.apply(stamped.embeddings[[3]]))[0], atol=1e-5)
+    explanation = stamped.explain(0, 3, similarity=loaded.similarity)
+    assert float(explanation.relevance.double().sum()) + explanation.unattributed == pytest.approx(
+        explanation.score, abs=1e-6
+    )
 
 
 def test_the_part_is_located_to_the_pixel_and_detected(pair_of_collections) -> None:

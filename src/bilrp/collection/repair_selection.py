@@ -28,7 +28,12 @@ from bilrp.collection.repair_report import (
     is_worth_it,
     list_missed,
 )
-from bilrp.collection.shortcut_part import ShortcutPart, TextPart, locate_image_part, locate_text_part
+from bilrp.collection.shortcut_part import (
+    ShortcutPart,
+    locate_image_part,
+    locate_moving_part,
+    locate_text_part,
+)
 from bilrp.encoder import choose_regions, read_item
 from bilrp.errors import BilrpError, InputError
 from bilrp.findings.formatting import format_percent
@@ -137,6 +142,10 @@ def _resolve_target(
             inside = torch.isin(own.labels, torch.tensor(list(part)))
             area = inside.flatten(0, -3).any(0).numpy() if inside.dim() > 2 else inside.numpy()
             positions = _find_same_pixels(collection, at, area) if carriers is None else list(carriers)
+            if carriers is None and len(positions) < MIN_CARRIERS and not area.all():
+                moving = _make_moving_target(collection, item, area)
+                if moving is not None:
+                    return moving
             return _make_image_target(collection, area, positions)
     if words is not None:
         texts = collection.items.take(range(len(collection)), ["text"])["text"]
@@ -206,6 +215,24 @@ def _make_image_target(
     if len(items) < MIN_CARRIERS:
         raise InputError("the files of the items that have the part cannot be read: restore them")
     return _make_target(collection, locate_image_part(items, area), carriers, carriers)
+
+
+def _make_moving_target(
+    collection: Collection, reference: Item, area: Bool[np.ndarray, "height width"]
+) -> Target | None:
+    """Return the target of a part that is in different places; None if it is in no other items."""
+    positions: list[int] = []
+    items: list[Item] = []
+    for position in range(len(collection)):
+        with suppress(BilrpError):
+            items.append(_read_original(collection, position))
+            positions.append(position)
+    located = locate_moving_part(reference, area, items)
+    if located is None or len(located[1]) < MIN_CARRIERS:
+        return None
+    part, numbers = located
+    carriers = [positions[number] for number in numbers]
+    return _make_target(collection, part, carriers, carriers)
 
 
 def _make_target(
@@ -521,7 +548,7 @@ class _Selection:
         counts: list[int] = []
         numbers: list[int] = []
         for number, position in enumerate(positions):
-            if number == 0 or isinstance(self.part, TextPart):  # images share one partition
+            if number == 0 or not self.part.in_one_place:  # images share one partition
                 item = _read_original(self.collection, position)
                 numbers, count = (
                     self.part.regions(item, self.encoder),

@@ -1,6 +1,7 @@
 """The part of many inputs that should not count: where it is, inputs without it, and inputs that it is added to.
 
-Images are edited in the input tensor of the model, texts in their characters.
+A part of images is in one place, or looked for everywhere. Images are edited in the input tensor of the model, texts in
+their characters.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ MIN_SAME_PIXELS = 0.5  # of the part: an input with so many of its pixels has th
 MIN_COVERED = 0.3  # of the area that was asked for: with fewer common pixels, the whole area is the part
 MARGIN_PIXELS = 2  # around the common pixels: resizing blurs the edge of the part
 MIN_REGION_OVERLAP = 0.2  # of a region inside the part: the region belongs to the part
+MIN_MOVING_CARRIERS = 3  # inputs that show a part wherever it is: fewer say nothing about its shape
+MIN_REFERENCE_PIXELS = (
+    8  # along each side of a part that is looked for everywhere: smaller ones match by chance
+)
 MAX_DISTANCE_ENTRIES = 4_000_000  # of a table of distances at once
 
 
 class ShortcutPart(Protocol):
-    """A part that many inputs have in common."""
+    """A part that many inputs have in common; `in_one_place` says whether its regions are the same in all of them."""
 
     kind: ClassVar[str]
+    in_one_place: ClassVar[bool]
 
     def is_in(self, item: Item) -> bool:
         """Return whether an input has the part."""
@@ -80,6 +86,7 @@ class ImagePart:
     """
 
     kind: ClassVar[str] = "image"
+    in_one_place: ClassVar[bool] = True
     mask: Bool[Tensor, "height width"]
     template: Float[Tensor, "channels height width"]
     tolerance: float
@@ -126,6 +133,87 @@ class ImagePart:
         return item.x[0]
 
 
+@dataclass(frozen=True, eq=False)
+class MovingPart:
+    """Pixels that many images show somewhere, such as a logo; the best place in an image is where they fit best.
+
+    Args:
+        mask: the pixels of the part.
+        template: the median of the carriers.
+        tolerance: largest difference of a pixel that is the same, in units of the input tensor.
+    """
+
+    kind: ClassVar[str] = "moving"
+    in_one_place: ClassVar[bool] = False
+    mask: Bool[Tensor, "rows columns"]
+    template: Float[Tensor, "channels rows columns"]
+    tolerance: float
+
+    def locate(self, item: Item) -> tuple[int, int] | None:
+        """Return (top, left) of the part, where Σ_p m_p ‖x_p − t_p‖² is smallest; None if too few pixels are the same.
+
+        The margin around the part may be outside the image.
+        """
+        if item.x.dim() != 4 or item.x.shape[1] != len(self.template):
+            raise InputError(f"the part belongs to images of {len(self.template)} channels")
+        x = torch.nn.functional.pad(item.x.float(), (MARGIN_PIXELS,) * 4, mode="replicate")[0]
+        rows, columns = self.mask.shape
+        if x.shape[1] < rows or x.shape[2] < columns:
+            return None
+        # Σ m x² − 2 Σ m t x as circular correlations, which are exact where the part is all inside
+        inputs = torch.fft.rfft2(torch.cat([(x**2).sum(0, keepdim=True), x]))
+        kernels = torch.cat([self.mask[None].to(x), -2 * self.template.to(x) * self.mask])
+        products = inputs * torch.fft.rfft2(kernels, s=x.shape[1:]).conj()
+        cost = torch.fft.irfft2(products.sum(0), s=x.shape[1:])
+        cost = cost[: x.shape[1] - rows + 1, : x.shape[2] - columns + 1]
+        top, left = divmod(int(cost.argmin()), cost.shape[1])
+        patch = x[:, top : top + rows, left : left + columns]
+        same = (patch - self.template.to(x)).abs().mean(0) <= self.tolerance
+        enough = float(same[self.mask].float().mean()) >= MIN_SAME_PIXELS
+        return (top - MARGIN_PIXELS, left - MARGIN_PIXELS) if enough else None
+
+    def place(self, item: Item) -> ImagePart | None:
+        """Return the part at its place in an input; None if the input does not have it."""
+        at = self.locate(item)
+        if at is None:
+            return None
+        margins = (MARGIN_PIXELS,) * 4
+        mask = torch.nn.functional.pad(torch.zeros(item.x.shape[2:], dtype=torch.bool), margins)
+        template = torch.nn.functional.pad(item.x[0], margins)
+        rows, columns = (
+            slice(start + MARGIN_PIXELS, start + MARGIN_PIXELS + size)
+            for start, size in zip(at, self.mask.shape, strict=True)
+        )
+        mask[rows, columns] = self.mask
+        template[:, rows, columns] = self.template.to(template)
+        inner = slice(MARGIN_PIXELS, -MARGIN_PIXELS)
+        return ImagePart(mask[inner, inner], template[:, inner, inner], self.tolerance)
+
+    def is_in(self, item: Item) -> bool:
+        return self.locate(item) is not None
+
+    def remove(self, item: Item, encoder: Encoder) -> Item:
+        part = self.place(item)
+        return item if part is None else part.remove(item, encoder)
+
+    def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
+        part = self.place(donor)
+        if part is None:
+            raise InputError("this input does not show the part")
+        return part.add(item, donor, encoder)
+
+    def regions(self, item: Item, encoder: Encoder) -> list[int]:
+        part = self.place(item)
+        return [] if part is None else part.regions(item, encoder)
+
+    def describe(self) -> str:
+        rows, columns = self.mask.shape
+        return f"a part of {columns}×{rows} pixels, in different places"
+
+    def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return {"mask": self.mask.to(torch.uint8), "template": self.template}, {"tolerance": self.tolerance}
+
+
 @dataclass(frozen=True)
 class TextPart:
     """Words that many texts contain.
@@ -136,6 +224,7 @@ class TextPart:
     """
 
     kind: ClassVar[str] = "text"
+    in_one_place: ClassVar[bool] = False
     words: str
     at_start: bool = False
 
@@ -189,7 +278,53 @@ def deserialize_part(kind: str, tensors: dict[str, Tensor], values: dict[str, An
     mask, template = tensors["mask"].bool(), tensors["template"]
     if template.dim() != 3 or mask.shape != template.shape[1:] or not bool(mask.any()):
         raise InputError("its part is empty or has another size than its template")
-    return ImagePart(mask, template, float(values["tolerance"]))
+    return (MovingPart if kind == MovingPart.kind else ImagePart)(mask, template, float(values["tolerance"]))
+
+
+def locate_moving_part(
+    reference: Item, area: Bool[np.ndarray, "height width"], items: Sequence[Item]
+) -> tuple[MovingPart, list[int]] | None:
+    """Find what an area of one input shows in others too, wherever it is; return it and the numbers of these inputs.
+
+    The area need not be exact: where it fits in at least three inputs, their common pixels around it are the part.
+
+    Args:
+        reference: An input that shows the part.
+        area: Where, on the pixels of the reference.
+        items: The inputs, the reference among them.
+    """
+    rows, columns = np.flatnonzero(area.any(1)), np.flatnonzero(area.any(0))
+    if min(len(rows), len(columns)) < MIN_REFERENCE_PIXELS:
+        return None
+    top, left, high, wide = int(rows[0]), int(columns[0]), len(rows), len(columns)
+    x = reference.x[0].float()
+    tolerance = MAX_DIFFERENCE * float(x.max() - x.min())
+    patch = x[:, top : top + high, left : left + wide]
+    rough = MovingPart(torch.ones(high, wide, dtype=torch.bool), patch, tolerance)
+    places = {n: at for n, item in enumerate(items) if (at := rough.locate(item)) is not None}
+    if len(places) < MIN_MOVING_CARRIERS:
+        return None
+    # a window around each place, NaN outside the image: the part may be larger than the area
+    windows = []
+    margins = (wide + MARGIN_PIXELS,) * 2 + (high + MARGIN_PIXELS,) * 2
+    for number, at in places.items():
+        padded = torch.nn.functional.pad(items[number].x[0].float(), margins, value=torch.nan)
+        y, z = (start + MARGIN_PIXELS for start in at)
+        windows.append(padded[:, y : y + 3 * high, z : z + 3 * wide])
+    stack = torch.stack(windows)
+    template = stack.nanmedian(0).values
+    differs = (stack - template).abs().mean(1)
+    inside = ~differs.isnan()
+    same = ((differs <= tolerance) & inside).float().sum(0) / inside.float().sum(0).clamp(min=1)
+    enough = inside.sum(0) >= MIN_MOVING_CARRIERS
+    common = ~grow(~grow((same >= MIN_SAME_CARRIERS) & enough, MARGIN_PIXELS), MARGIN_PIXELS)
+    mask = grow(common, MARGIN_PIXELS) & ~template.isnan().any(0)
+    ys, xs = mask.nonzero().unbind(1)
+    if not len(ys):
+        return None
+    box = slice(int(ys.min()), int(ys.max()) + 1), slice(int(xs.min()), int(xs.max()) + 1)
+    part = MovingPart(mask[box], template[:, box[0], box[1]].contiguous(), tolerance)
+    return part, [number for number in places if part.locate(items[number]) is not None]
 
 
 def locate_image_part(carriers: Sequence[Item], area: Bool[np.ndarray, "rows columns"]) -> ImagePart:

@@ -31,6 +31,7 @@ class RepairSettings(Settings):
     percent: int = option(30, "Percentage of the items that get the shortcut.", minimum=5, maximum=60)
     seed: int = option(0, "Seed of the crops and of the choice of items.", minimum=0)
     methods: bool = option(False, "Also measure each method that was not chosen, on all items.")
+    edits: bool = option(False, "Also measure grey and blurred pixels in place of the shortcut.")
     weights: Path | None = path_option(
         None, "VGG-16 weights (.safetensors, .pth, .tar.gz); else the cache.", metavar="FILE"
     )

@@ -40,6 +40,7 @@ from bilrp_studies.repair.rivals import (
 from bilrp_studies.repair.settings import RepairSettings
 
 CLEAN, PLANTED, REPAIRED, LEACE = "without the shortcut", "with the shortcut", "repair", "LEACE, with labels"
+NAMED = "repair, items with it named"
 CEILING = "true pixels filled in, encoded again"
 EDITS: dict[Edit, str] = {
     "filled": CEILING,
@@ -189,6 +190,11 @@ def measure_case(
     add(PLANTED, planted, None if report is None else report.before.relevance)
     if repair is not None and report is not None:
         add(REPAIRED, repair.apply(planted), report.after.relevance)
+    elif report is None and "part" in options:  # the items that have it were not found: name them
+        positions = [collection.position(f"{n:05}") for n in items.masks]
+        named, its_report, _ = _try_repair(collection, options | {"carriers": positions}, settings)
+        if named is not None and its_report is not None:
+            add(NAMED, named.apply(planted), its_report.after.relevance)
     for method in METHODS if settings.methods else ():
         other, its_report, _ = _try_repair(collection, options | {"method": method}, settings)
         if other is not None and its_report is not None:
@@ -223,8 +229,7 @@ def _encode_edits(
     """Yield what editing the true pixels of the shortcut and encoding again gives; nothing where it is everywhere."""
     if not items.masks or any(mask.all() for mask in items.masks.values()):
         return
-    # grey and blurred pixels are compared on one shortcut: they need as many forward passes again
-    for edit in EDITS if shortcut == "bar" else ("filled",):
+    for edit in EDITS if settings.edits else ("filled",):
         edited = list(items.planted)
         for number, mask in items.masks.items():
             image = edit_pixels(open_image(items.planted[number]), mask, edit)
