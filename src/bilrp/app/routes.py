@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from bilrp.app import additions, analyses, cached_results, exports, request_handling, static_files
+from bilrp.app import additions, analyses, cached_results, exports, repairs, request_handling, static_files
 from bilrp.app.analyses import VectorSpec
 from bilrp.app.collection_session import ITEMS_PER_PAGE, MAX_TEXT_CHARACTERS, CollectionSession
 from bilrp.app.job_queue import JobQueue
@@ -26,7 +26,7 @@ from bilrp.app.request_handling import (
 from bilrp.app.security import HTTPError
 from bilrp.app.uploads import Uploads
 
-PAGE_PATHS = ("/", "/map", "/item/{id}", "/pair/{a}/{b}", "/contrast", "/group", "/audit")
+PAGE_PATHS = ("/", "/map", "/item/{id}", "/pair/{a}/{b}", "/contrast", "/group", "/audit", "/repair")
 # an id is a hash of the content
 IMMUTABLE_HEADERS = {"cache-control": "private, max-age=31536000, immutable"}
 MAX_TARGETS = 24
@@ -86,6 +86,7 @@ class CollectionRoutes:
         # Handlers read it once per request: adding an item replaces it.
         self.session, self.queue, self.limiter = session, queue, limiter
         self.uploads = Uploads()
+        self.repairs = repairs.RepairHandlers(lambda: self.session, queue, limiter)
 
     def make_routes(self) -> list[Route]:
         get = {
@@ -95,7 +96,7 @@ class CollectionRoutes:
         post = {
             "/api/neighbours": self.neighbours, "/api/side": self.side, "/api/heat": self.heat, "/api/pair": self.pair,
             "/api/contrast": self.contrast, "/api/cover": self.cover, "/api/map": self.map, "/api/audit": self.audit,
-            "/api/query": self.query, "/api/add": self.add, "/api/highlight": self.highlight,
+            "/api/query": self.query, "/api/add": self.add, "/api/highlight": self.highlight, **self.repairs.list_handlers(),
         }  # fmt: skip
         return [
             *(Route(view, serve_index) for view in PAGE_PATHS),

@@ -63,7 +63,7 @@ export async function audit(root, { signal }) {
   root.replaceChildren(node("h1", {}, "Audit"), wait);
   const answer = await ask("/api/audit", {}, { signal, onProgress: (event) => (wait.textContent = progress(event)) });
   const lead = `The nearest neighbours of a sample, ${answer.pairs} pairs: where does their similarity sit? What has more of the relevance than of the picture may be a shortcut.`;
-  const suspects = answer.suspects.map((one) =>
+  const suspects = answer.suspects.map((one, n) =>
     node(
       "li",
       {},
@@ -74,6 +74,7 @@ export async function audit(root, { signal }) {
         node("h3", {}, one.where[0].toUpperCase() + one.where.slice(1)),
         compared(one),
         node("p", {}, one.changed == null ? "" : `Without it, ${percent(one.changed)} of the items get another nearest neighbour.`),
+        node("p", {}, node("a", { href: address.to("/repair", { suspect: n + 1 }) }, "Repair it: before and after")),
         examples(one.pairs),
       ),
     ),

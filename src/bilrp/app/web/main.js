@@ -13,8 +13,9 @@ import { collection } from "./grid.js";
 import { item } from "./item.js";
 import { live } from "./live.js";
 import { pair } from "./pair.js";
+import { repair } from "./repair.js";
 
-const VIEWS = { collection, map: atlas, item, pair, contrast, group, audit };
+const VIEWS = { collection, map: atlas, item, pair, contrast, group, audit, repair };
 const LOOKS = { theme: "auto", palette: "paper" };
 
 const sheet = new CSSStyleSheet();
