@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # oneDNN uses AMX for bfloat16, and some virtual machines that report AMX kill the process.
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: demo docs test test-slow test-oldest attack lint format coverage bench clean
+.PHONY: demo docs test test-slow test-oldest attack lint format coverage bench wheels clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -67,6 +67,13 @@ coverage: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/bilrp bench
 
+# The source distribution and the wheels of all systems, in dist/, checked. Compiles with Zig: no other machine is needed.
+wheels: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet -c constraints.txt ziglang twine
+	$(BIN)/python tools/build_wheels.py dist
+	$(BIN)/python -m twine check --strict dist/*
+
 # Install the pinned torch first, so that no dependency selects a CUDA build.
 $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/bilrp/native/*.c)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -87,4 +94,4 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/bilrp/nat
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(OLDEST) out
+	rm -rf $(VENV) $(OLDEST) out dist

@@ -1,9 +1,14 @@
-"""Compile the native part, where there is a C compiler; without one the package is plain Python and slower."""
+"""Build hook: compile the native kernels if there is a C compiler; without them the package is pure Python and slower.
+
+Environment variables:
+    BILRP_PURE      1: compile nothing, so that the wheel works on every system
+    BILRP_PLATFORM  platform tag of the wheel, if CC compiles for another system (see `tools/build_wheels.py`)
+    CC              the C compiler with its options; default: cc
+"""
 
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import subprocess
 import sysconfig
@@ -16,37 +21,53 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 FOLDER = Path("src/bilrp/native")
 
 
-class Native(BuildHookInterface):
-    """*.c → native.compiled, beside them: the wheel carries both, and an editable installation finds it there.
+class NativeBuildHook(BuildHookInterface):
+    """Compile *.c to native.compiled beside them, for the wheel and for editable installations.
 
-    Not native.so, which Python would take for a module.
+    It is not called native.so, which Python would take for an extension module.
     """
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        folder = Path(self.root) / FOLDER
-        if not compiled(sorted(folder.glob("*.c")), folder / "native.compiled"):
+        """Compile, and mark the wheel as built for this platform; any version of Python can load the library."""
+        if os.environ.get("BILRP_PURE") == "1":
+            return
+        folder, tag = Path(self.root) / FOLDER, choose_platform()
+        if not compile_library(sorted(folder.glob("*.c")), folder / "native.compiled", tag):
             self.app.display_warning("no C compiler: deep convolutions will be slower")
             return
-        system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{system}"  # it is no extension of Python's: any version will do
+        build_data["tag"] = f"py3-none-{tag}"
         build_data["artifacts"].append((FOLDER / "native.compiled").as_posix())
 
 
-def compiled(sources: list[Path], target: Path) -> bool:
-    """Did a compiler make it? Whole or not at all."""
+def choose_platform() -> str:
+    """Return the platform tag of the wheel: BILRP_PLATFORM, else this machine's."""
+    here = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    return os.environ.get("BILRP_PLATFORM", here)
+
+
+def compile_library(sources: list[Path], target: Path, tag: str) -> bool:
+    """Compile the sources into a shared library, atomically; return whether a compiler did.
+
+    Args:
+        sources: The C files, in the order of their names.
+        target: The library.
+        tag: Platform tag of the wheel it is for.
+    """
     partial = target.with_suffix(".partial")
     flags = [
         "-O3",
         "-ffp-contract=fast",
         "-shared",
-        "-fPIC",
+        "-s",  # no symbols of the machine it is built on
         f"-DSOURCE_CHECKSUM={zlib.crc32(b''.join(source.read_bytes() for source in sources))}u",
     ]
-    if platform.machine() in ("x86_64", "AMD64"):
-        flags += ["-mavx2", "-mfma"]  # what torch itself asks for; others use the twin in torch
+    if not tag.startswith("win"):
+        flags.append("-fPIC")
+    if tag.endswith(("x86_64", "amd64")):
+        flags += ["-mavx2", "-mfma"]  # required by torch's own kernels; without them the twin in torch runs
     command = [*shlex.split(os.environ.get("CC", "cc")), *flags, *map(str, sources), "-o", str(partial)]
     target.unlink(missing_ok=True)
     try:
