@@ -148,17 +148,17 @@ class Decomposition:
             dtype: store parts as torch.bfloat16 or torch.float16; the rounding error becomes unattributed, and its
                 size is in `storage_error` of the loaded decomposition.
         """
-        tensors, words = serialize_decomposition(self if dtype is None else _round_parts(self, dtype))
+        tensors, metadata = serialize_decomposition(self if dtype is None else _round_parts(self, dtype))
         if dtype is not None:
             tensors["parts"] = tensors["parts"].to(dtype)
-        return store.write(path, tensors, {"kind": "decomposition", **words})
+        return store.write(path, tensors, {"kind": "decomposition", **metadata})
 
     @staticmethod
     def load(path: str | Path) -> Decomposition:
         """Read a file written by `save`."""
-        tensors, words = store.read(path, kind="decomposition")
+        tensors, metadata = store.read(path, kind="decomposition")
         with store.wrap_load_errors(path):
-            return deserialize_decomposition(tensors, words)
+            return deserialize_decomposition(tensors, metadata)
 
     def __repr__(self) -> str:
         count, size = get_stored_parts(self).shape
@@ -226,10 +226,10 @@ def serialize_decomposition(d: Decomposition) -> tuple[dict[str, Tensor], dict[s
     if d.regions.boxes is not None:
         tensors["boxes"] = d.regions.boxes.int()
     about = {"count": d.regions.count, "kind": d.regions.kind, "names": d.regions.names}
-    words = {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin)), "name": d.name}
-    words |= {} if d.shape is None else {"shape": json.dumps(d.shape)}
+    metadata = {"regions": json.dumps(about), "origin": json.dumps(dict(d.origin)), "name": d.name}
+    metadata |= {} if d.shape is None else {"shape": json.dumps(d.shape)}
     pixels, seen = views.serialize_view(d.view)
-    return tensors | pixels, words | seen | {"storage_error": d.storage_error.hex()}
+    return tensors | pixels, metadata | seen | {"storage_error": d.storage_error.hex()}
 
 
 def _check_weights(reliability: Weights, regions: Regions) -> Tensor:

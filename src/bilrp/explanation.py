@@ -140,7 +140,7 @@ class Explanation:
     runs: PairRuns | None = field(default=None, repr=False)
     unweighted_score: float | None = None
 
-    @property
+    @property  # a cached_property is no attribute of findings.summary.ExplanationLike for pyright
     def breakdown(self) -> ScoreBreakdown:
         """The summands of the score: positive and negative pairs, special tokens, self terms, references, the rest."""
         return self._breakdown
@@ -222,6 +222,7 @@ class Explanation:
     def cover_findings(self, k: int = 3) -> list[CoveredFinding]:
         """Cover each of the first k findings that raise the score, in a and in b, and score the pair again with the model.
 
+        Words of a text are deleted; regions of an image become the mean of the input in each channel, other features 0.
         This takes two forward passes for each finding, and needs an explanation made by `explain` in this process: files
         and collections do not hold the model. Distances, projected embeddings and weights (`reliability`) give an empty
         list, and a finding without which there is no score (an embedding of zeros) is left out.
@@ -291,7 +292,9 @@ class Explanation:
         if shared:
             return self._shared_differences[: max(0, k)]
         regions, views = (self.a.regions, self.b.regions), (self.a.view, self.b.view)
-        return extract_differences(replace(self.distance, matched=(), kept=None), regions, views)[: max(0, k)]
+        return extract_differences(
+            replace(self.distance, matched=(), product_with_other=None), regions, views
+        )[: max(0, k)]
 
     @cached_property
     def distance(self) -> DistanceBreakdown:
@@ -383,9 +386,9 @@ class Explanation:
     @staticmethod
     def load(path: str | Path) -> Explanation:
         """Read a file that `save` wrote as .npz or .safetensors."""
-        tensors, words = store.read(path, kind="explanation")
+        tensors, metadata = store.read(path, kind="explanation")
         with store.wrap_load_errors(path):
-            return deserialize_explanation(tensors, words)
+            return deserialize_explanation(tensors, metadata)
 
     def _repr_html_(self) -> str:
         from bilrp.render import page
@@ -457,11 +460,10 @@ def explain(
     True
     """
     encoders = resolve_encoders(encoder, a, b)
-    chosen = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
     # Read both before the first is decomposed, so that errors come early.
-    first, second = (read_item(reader, x) for reader, x in zip(encoders, (a, b), strict=True))
+    first, second = (read_item(each, x) for each, x in zip(encoders, (a, b), strict=True))
     return explain_items(
-        encoders, first, second, similarity=chosen, regions=regions, composite=composite, project=project, mode=mode,
+        encoders, first, second, similarity=similarity, regions=regions, composite=composite, project=project, mode=mode,
         progress=progress, max_regions=max_regions, reliability=reliability,
     )  # fmt: skip
 
@@ -489,14 +491,14 @@ def explain_items(
         similarity, regions, composite, project, mode, progress, max_regions, reliability: As for `explain`.
     """
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
-    chosen = resolve_similarity(similarity, *(reader.similarity for reader in encoders))
+    chosen = resolve_similarity(similarity, *(each.similarity for each in encoders))
     if not chosen.any_size:
         _check_sizes(encoders, a, b)
     sides = list(zip(encoders, (a, b), as_spec_pair(regions), strict=True))
     if max_regions is not None:
         prepared = [
-            prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
-            for reader, item, spec in sides
+            prepare(encoder, item, regions=spec, composite=composite, project=project, mode=mode)
+            for encoder, item, spec in sides
         ]
         explanation = deque(refine_pair(*prepared, similarity=chosen, max_regions=max_regions), maxlen=1)[0]
         if reliability is not None:
@@ -506,9 +508,9 @@ def explain_items(
     # One after the other: only one recorded run is in memory at a time.
     left, right = (
         decompose_item(
-            reader, item, regions=spec, composite=composite, project=project, mode=mode, progress=progress
+            encoder, item, regions=spec, composite=composite, project=project, mode=mode, progress=progress
         )[None]
-        for reader, item, spec in sides
+        for encoder, item, spec in sides
     )
     if reliability is not None:
         left, right = weight_sides((left, right), encoders, (a, b), reliability)
@@ -544,8 +546,8 @@ def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:
         return
     with torch.no_grad(), MODEL_RUN_LOCK:
         sizes = [
-            reader.forward_fn(item.model_input)(item.x).numel()
-            for reader, item in zip(encoders, (a, b), strict=True)
+            encoder.forward_fn(item.model_input)(item.x).numel()
+            for encoder, item in zip(encoders, (a, b), strict=True)
         ]
     if sizes[0] != sizes[1]:
         raise MismatchError(
@@ -653,25 +655,24 @@ FORMATS: Mapping[str, Writer] = {
 def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors and metadata that `Explanation.load` reads."""
     tensors = {"relevance": e.relevance}
-    words = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
-    words["distance"] = "yes" if e.is_distance else "no"
-    words |= {} if e.unweighted_score is None else {"unweighted_score": e.unweighted_score.hex()}
+    metadata = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
+    metadata["distance"] = "yes" if e.is_distance else "no"
     for side, d in (("a", e.a), ("b", e.b)):
-        side_tensors, side_words = serialize_decomposition(d)
+        side_tensors, side_metadata = serialize_decomposition(d)
         tensors |= {f"{side}.{name}": t for name, t in side_tensors.items()}
-        words |= {f"{side}.{name}": text for name, text in side_words.items()}
+        metadata |= {f"{side}.{name}": text for name, text in side_metadata.items()}
     for name, pair_of in (("self_terms", e.self_terms), ("reference_terms", e.reference_terms)):
         tensors |= {} if pair_of is None else {f"{name}.a": pair_of[0], f"{name}.b": pair_of[1]}
-    words |= {} if e.reference_terms is None else {"reference_score": e.reference_score.hex()}
-    return tensors, words
+    metadata |= {} if e.reference_terms is None else {"reference_score": e.reference_score.hex()}
+    return tensors, metadata
 
 
-def deserialize_explanation(tensors: Mapping[str, Tensor], words: Mapping[str, str]) -> Explanation:
+def deserialize_explanation(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Explanation:
     """Return the explanation of the tensors and metadata that `serialize_explanation` returned; checks them."""
     sides = [
         deserialize_decomposition(
             {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
-            {n.removeprefix(f"{side}."): t for n, t in words.items() if n.startswith(f"{side}.")},
+            {n.removeprefix(f"{side}."): t for n, t in metadata.items() if n.startswith(f"{side}.")},
         )
         for side in "ab"
     ]
@@ -680,9 +681,8 @@ def deserialize_explanation(tensors: Mapping[str, Tensor], words: Mapping[str, s
         for name in ("self_terms", "reference_terms")
     )
     explanation = Explanation(
-        sides[0], sides[1], float.fromhex(words["score"]), tensors["relevance"], words["similarity"], self_terms,
-        words["distance"] == "yes", reference_terms, float.fromhex(words.get("reference_score", "0x0p+0")),
-        unweighted_score=float.fromhex(words["unweighted_score"]) if "unweighted_score" in words else None,
+        sides[0], sides[1], float.fromhex(metadata["score"]), tensors["relevance"], metadata["similarity"], self_terms,
+        metadata["distance"] == "yes", reference_terms, float.fromhex(metadata.get("reference_score", "0x0p+0")),
     )  # fmt: skip
     schema.check_explanation(explanation)
     return explanation

@@ -352,22 +352,22 @@ class Contrast(GroupResult):
 
     def _serialize(self) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors: dict[str, Tensor] = {}
-        words = {"kind": "contrast"}
+        metadata = {"kind": "contrast"}
         for name, explanation in (("toward", self.toward), ("against", self.against)):
-            its_tensors, its_words = serialize_explanation(explanation)
+            its_tensors, its_metadata = serialize_explanation(explanation)
             tensors |= {f"{name}.{key}": t for key, t in its_tensors.items()}
-            words |= {f"{name}.{key}": word for key, word in its_words.items()}
-        return tensors, words
+            metadata |= {f"{name}.{key}": text for key, text in its_metadata.items()}
+        return tensors, metadata
 
     @staticmethod
     def load(path: str | Path) -> Contrast:
         """Read a file that `save` wrote as .npz or .safetensors."""
-        tensors, words = store.read(path, kind="contrast")
+        tensors, metadata = store.read(path, kind="contrast")
         with store.wrap_load_errors(path):
             toward, against = (
                 deserialize_explanation(
                     {key.removeprefix(name): t for key, t in tensors.items() if key.startswith(name)},
-                    {key.removeprefix(name): word for key, word in words.items() if key.startswith(name)},
+                    {key.removeprefix(name): text for key, text in metadata.items() if key.startswith(name)},
                 )
                 for name in ("toward.", "against.")
             )

@@ -23,7 +23,7 @@ from bilrp.encoder import (
 )
 from bilrp.errors import InputError
 from bilrp.inputs import Item, Text
-from bilrp.pipeline import PreparedInput, check_embedding, distribute_rest, prepare
+from bilrp.pipeline import PreparedInput, check_embedding, prepare, spread_evenly
 from bilrp.regions import Regions, RegionSpec, RegionSpecs, as_spec_pair, words
 from bilrp.similarity import Similarity, resolve_similarity
 from bilrp.trace.fingerprint import hash_weights_once
@@ -242,7 +242,7 @@ class _PassageRun:
         assert self.mean is not None
         embedding = self.embeddings[number].flatten()
         mean = self.mean * torch.linalg.vector_norm(embedding)
-        return distribute_rest(values, self.sides[number][0], vectors @ (embedding - mean) - values.sum(0))
+        return spread_evenly(values, self.sides[number][0], vectors @ (embedding - mean) - values.sum(0))
 
 
 def _group_passages(

@@ -195,18 +195,18 @@ class PreparedInput:
         with torch.no_grad():
             values = pull_vectors(self.program, self.regions, vectors)
             if self.is_centered:
-                values = self._distribute_rest(values, vectors)
+                values = self._spread_rest(values, vectors)
         _check_finite(values, self.origin["composite"])
         return values
 
-    def _distribute_rest(self, values: Tensor, vectors: Tensor) -> Tensor:
+    def _spread_rest(self, values: Tensor, vectors: Tensor) -> Tensor:
         """Add what the rules leave of φ − μ‖φ‖, times the vectors, to the values [regions, n] of each region."""
-        left_out = _left_out(self.regions)
+        uncovered = _uncovered_region(self.regions)
         explained = values.sum(0)
-        if left_out is not None:
-            explained = explained + pull_vectors(self.program, left_out, vectors).sum(0)
+        if uncovered is not None:
+            explained = explained + pull_vectors(self.program, uncovered, vectors).sum(0)
         wanted = vectors @ (self.embeddings[None] - self.reference_embeddings[None]).flatten()
-        return distribute_rest(values, self.regions, wanted - explained)
+        return spread_evenly(values, self.regions, wanted - explained)
 
     @property
     def mean_embedding(self) -> Tensor | None:
@@ -255,12 +255,12 @@ class PreparedInput:
             origin["layer"] = layer
         embedding = flat(result)
         if self.is_centered and reference is not None:
-            left_out, parts = _left_out(regions), densify(parts)
+            uncovered, parts = _uncovered_region(regions), densify(parts)
             explained = parts.sum(0)
-            if left_out is not None:
-                explained = explained + self.compute_parts(left_out)[0].sum(0)
+            if uncovered is not None:
+                explained = explained + self.compute_parts(uncovered)[0].sum(0)
             rest = embedding - flat(reference.to(result)) - explained
-            parts = distribute_rest(parts, regions, rest)
+            parts = spread_evenly(parts, regions, rest)
         return Decomposition(
             parts, embedding, regions, origin, self.item.view, plan, name=self.item.name,  # type: ignore[arg-type]
             shape=tuple(result.shape) if projection is None else tuple(embedding.shape),
@@ -268,7 +268,7 @@ class PreparedInput:
         )  # fmt: skip
 
 
-def distribute_rest(values: Tensor, regions: Regions, rest: Tensor) -> Tensor:
+def spread_evenly(values: Tensor, regions: Regions, rest: Tensor) -> Tensor:
     """Return values [regions, n] plus the rest [n] in proportion to the number of features of each region.
 
     Args:
@@ -280,7 +280,7 @@ def distribute_rest(values: Tensor, regions: Regions, rest: Tensor) -> Tensor:
     return values + torch.outer((sizes.double() / regions.labels.numel()).to(values), rest)
 
 
-def _left_out(regions: Regions) -> Regions | None:
+def _uncovered_region(regions: Regions) -> Regions | None:
     """Return one region with all features that are in none; None if there are no such features."""
     outside = regions.labels < 0
     if not bool(outside.any()):

@@ -169,12 +169,12 @@ class CollectionSession:
             "adds": self.retain_uploads,
         }
 
-    def find_positions(self, *, group: str | None = None, words: str = "") -> Sequence[int]:
-        """Return the positions of the items of a group whose name contains `words`, case-insensitive."""
+    def find_positions(self, *, group: str | None = None, name_contains: str = "") -> Sequence[int]:
+        """Return the positions of the items of a group whose name contains a text, case-insensitive."""
         if group is not None and group not in self.groups:
             raise HTTPError(404, "no such group")
         positions: Sequence[int] = range(len(self.collection)) if group is None else self.groups[group]
-        text = words.casefold().strip()
+        text = name_contains.casefold().strip()
         return [p for p in positions if text in self._casefolded_names[p]] if text else positions
 
     def label(self, position: int) -> dict[str, Any]:

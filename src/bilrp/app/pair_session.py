@@ -66,7 +66,7 @@ class PairSession:
 
     def list_choices(self) -> dict[str, Any]:
         """Return the choices of each setting."""
-        words = isinstance(self.sides[0].view, Text)
+        is_text = isinstance(self.sides[0].view, Text)
         layers: list[int] = []
         if self.encoder.layers is not None:
             with torch.no_grad():
@@ -74,7 +74,7 @@ class PairSession:
             layers = [n for n in PAPER_LAYERS if n <= steps]
         return {
             "layers": layers, "rules": [DEFAULT_COMPOSITE, *GAMMAS], "similarity": self._list_similarities(),
-            "regions": list(TEXT_REGIONS if words else PATCH_SIDES_PIXELS), "region": "words" if words else "8",
+            "regions": list(TEXT_REGIONS if is_text else PATCH_SIDES_PIXELS), "region": "words" if is_text else "8",
         }  # fmt: skip
 
     def _list_similarities(self) -> list[str]:

@@ -124,10 +124,10 @@ class CollectionRoutes:
         params, session = request.query_params, self.session
         offset = parse_int(params.get("offset"), "offset", 0, 2**40)
         limit = parse_int(params.get("limit"), "limit", ITEMS_PER_PAGE, ITEMS_PER_PAGE)
-        words = params.get("words", "")[:200]
+        name_filter = params.get("words", "")[:200]
 
         def list_page() -> dict[str, Any]:
-            positions = session.find_positions(group=params.get("group"), words=words)
+            positions = session.find_positions(group=params.get("group"), name_contains=name_filter)
             labels = [session.label(p) for p in positions[offset : offset + limit]]
             return {"total": len(positions), "offset": offset, "items": labels}
 

@@ -274,15 +274,15 @@ class Repair:
             )
         reports = [each.to_dict() for each in self.reports]
         about = {"base": self.base, "corrections": corrections, "reports": reports}
-        words = {"kind": KIND, "about": json.dumps(about), "origin": json.dumps(dict(self.origin))}
-        return store.write(path, tensors, words)
+        metadata = {"kind": KIND, "about": json.dumps(about), "origin": json.dumps(dict(self.origin))}
+        return store.write(path, tensors, metadata)
 
     @staticmethod
     def load(path: str | Path) -> Repair:
         """Read a file written by `save`."""
-        tensors, words = store.read(path, kind=KIND)
+        tensors, metadata = store.read(path, kind=KIND)
         with store.wrap_load_errors(path):
-            about = json.loads(words["about"])
+            about = json.loads(metadata["about"])
             corrections = tuple(
                 _load_correction(tensors, number, values)
                 for number, values in enumerate(about["corrections"])
@@ -294,7 +294,7 @@ class Repair:
                 raise InputError("its tensors have different sizes")
             if about["base"] not in ("dot", "cosine") or not reports:
                 raise InputError("it names no known similarity, or has no report")
-            origin = json.loads(words["origin"])
+            origin = json.loads(metadata["origin"])
             return Repair(directions, readouts, corrections, about["base"], origin, reports)
 
     def __repr__(self) -> str:

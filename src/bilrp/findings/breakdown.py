@@ -90,7 +90,7 @@ class ScoreBreakdown:
         """
         terms = (self.positive, self.negative, self.special_tokens, self.self_terms_a, self.self_terms_b)
         scale = sum(map(abs, (*terms, self.unattributed))) if self.scale is None else self.scale
-        # where the score is near zero, twice as much of what is specific is
+        # A score near zero is a difference of larger terms, so its specific part needs twice the margin.
         least = NEAR_ZERO_FRACTION * (2 if abs(self.score) <= NEAR_ZERO_FRACTION * scale else 1)
         return abs(self.specific) <= least * scale
 

@@ -9,11 +9,12 @@ sums stay as they are. On photographs with a pasted, erased or recoloured patch 
 patch in 56 of 60 cases with VGG-16 (44 without), and in 23 of 30 with MobileNet (15 without). This was chosen on other
 patches in the same 64 photographs.
 
-A word or an object that is a match may add much to the distance too: “guitar” and “instrument” are alike and not the same. A
-reader who is told first that they match and then that they differ learns nothing. So counterparts whose parts have a cosine
-of at least MIN_MATCHED_COSINE are *matched*: groups do not mix matched regions with others, and matched ones come last,
-unless nothing else adds much, as for an object that only changed its colour. A phrase is matched, too, if most of its
-product with its own text is in the other: ⟨P_G, φ'⟩ ≥ MIN_KEPT_FRACTION ⟨P_G, φ⟩. `bilrp study changes` measures the result.
+A matching word or object may add much to the distance too: “guitar” and “instrument” are alike and not the same. It should
+not be listed both as a match and as the first difference. So counterparts whose parts have a cosine of at least
+MIN_MATCHED_COSINE are *matched*: groups do not mix matched regions with others, and matched groups come last, unless
+nothing else adds much, as for an object that only changed its colour. A phrase is also matched if its product with the
+other text is most of its product with its own: ⟨P_G, φ'⟩ ≥ MIN_MATCHED_FRACTION ⟨P_G, φ⟩. `bilrp study changes` measures
+the result.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ MAX_SMALL_GROUP_REGIONS = 4  # unless it has at most this many regions
 MIN_MATCHED_COSINE = (
     0.5  # of the parts of two counterparts: from here on more of each is in the other than not
 )
-MIN_KEPT_FRACTION = (
+MIN_MATCHED_FRACTION = (
     0.6  # of ⟨P_G, φ⟩ in ⟨P_G, φ'⟩: from here on a phrase is matched by several words, or by the whole text
 )
 MIN_UNMATCHED_FRACTION = (
@@ -84,8 +85,8 @@ class DistanceBreakdown:
         is_zero: Whether the two embeddings are equal but for rounding.
         counterparts: Pairs of a region of a and one of b whose parts are each other's closest.
         matched: Those of them whose parts have a cosine of at least MIN_MATCHED_COSINE.
-        own: ⟨P_I, φ⟩ of each region with its own embedding, of a and of b.
-        kept: ⟨P_I, φ'⟩ of each region with the other embedding, of a and of b.
+        product_with_own: ⟨P_I, φ⟩ of each region with its own embedding, of a and of b.
+        product_with_other: ⟨P_I, φ'⟩ of each region with the other embedding, of a and of b.
     """
 
     squared_distance: float
@@ -95,8 +96,8 @@ class DistanceBreakdown:
     is_zero: bool
     counterparts: tuple[tuple[int, int], ...] = ()
     matched: tuple[tuple[int, int], ...] = ()
-    own: tuple[np.ndarray, np.ndarray] | None = None
-    kept: tuple[np.ndarray, np.ndarray] | None = None
+    product_with_own: tuple[np.ndarray, np.ndarray] | None = None
+    product_with_other: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def unattributed(self) -> float:
@@ -141,14 +142,14 @@ def break_down_distance(
     a, b = (
         _multiply(p, delta) * (sign / length) for p, length, sign in zip(parts, lengths, (1, -1), strict=True)
     )
-    own, kept = (
+    with_own, with_other = (
         (_multiply(parts[0], one) / lengths[0], _multiply(parts[1], other) / lengths[1])
         for one, other in ((first, second), (second, first))
     )
     distance = float(delta @ delta)
     is_zero = distance <= MAX_EQUAL_FRACTION * float(first @ first + second @ second)
     counterparts, matched = (find_counterparts(*parts, least=least) for least in (0.0, MIN_MATCHED_COSINE))
-    return DistanceBreakdown(distance, a, b, normalize, is_zero, counterparts, matched, own, kept)
+    return DistanceBreakdown(distance, a, b, normalize, is_zero, counterparts, matched, with_own, with_other)
 
 
 def _multiply(parts: Tensor, vector: Tensor) -> np.ndarray:
@@ -198,17 +199,20 @@ def extract_differences(
             [visible[n] for n in group] for group in _group_regions(values[visible], matched[visible], layout)
         ]
         for numbers in (*groups, *([region] for region in special)):
-            is_matched = bool(matched[numbers].all()) or _is_kept(breakdown, number, numbers, layout)
+            is_matched = bool(matched[numbers].all()) or _is_in_other(breakdown, number, numbers, layout)
             differences.append(Difference(side, numbers, float(values[numbers].sum()), is_matched))
     return order_differences(differences)
 
 
-def _is_kept(breakdown: DistanceBreakdown, side: int, numbers: Sequence[int], layout: RegionLayout) -> bool:
+def _is_in_other(
+    breakdown: DistanceBreakdown, side: int, numbers: Sequence[int], layout: RegionLayout
+) -> bool:
     """Return whether most of what a phrase adds to its own text is in the other; areas of an image are not judged so."""
-    if breakdown.own is None or breakdown.kept is None or layout.window_width > 0:
+    products = breakdown.product_with_own, breakdown.product_with_other
+    if products[0] is None or products[1] is None or layout.window_width > 0:
         return False
-    own, kept = (float(values[side][numbers].sum()) for values in (breakdown.own, breakdown.kept))
-    return own > 0 and kept >= MIN_KEPT_FRACTION * own
+    own, other = (float(values[side][numbers].sum()) for values in products if values is not None)
+    return own > 0 and other >= MIN_MATCHED_FRACTION * own
 
 
 def order_differences(differences: Sequence[Difference]) -> list[Difference]:

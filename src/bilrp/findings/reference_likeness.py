@@ -15,21 +15,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-GROUPS = (
-    256  # of consecutive coordinates whose mean is compared; an embedding of fewer coordinates is not judged
-)
+# An embedding is compared by the means of this many groups of consecutive coordinates; with fewer it is not judged.
+POOLED_COORDINATES = 256
 FALSE_ALARM_FRACTION = 0.05  # of the pairs of photographs, which are below the threshold too
 
 
-class PhotographMean(NamedTuple):
-    """The mean of the pooled embeddings of photographs in 256 steps, and the least likeness of a pair to be compared."""
+class PooledPhotographMean(NamedTuple):
+    """The mean of the pooled embeddings of photographs, and the least likeness of a pair to be compared.
 
-    steps: str
+    Args:
+        encoded_mean: Its coordinates in 256 levels, one byte each, in base 64.
+        threshold: The least mean cosine of a pair of embeddings with it.
+    """
+
+    encoded_mean: str
     threshold: float
 
     def decode(self) -> np.ndarray:
         """Return the mean, of length one."""
-        values = np.frombuffer(base64.b64decode(self.steps), dtype=np.uint8).astype(np.float64)
+        values = np.frombuffer(base64.b64decode(self.encoded_mean), dtype=np.uint8).astype(np.float64)
         return values / np.linalg.norm(values)
 
 
@@ -39,13 +43,13 @@ def pool_embedding(embedding: np.ndarray) -> np.ndarray | None:
     >>> float(pool_embedding(np.ones(512))[0])
     0.0625
     """
-    if embedding.size % GROUPS or not np.any(embedding):
+    if embedding.size % POOLED_COORDINATES or not np.any(embedding):
         return None
-    pooled = embedding.astype(np.float64).reshape(GROUPS, -1).mean(1)
+    pooled = embedding.astype(np.float64).reshape(POOLED_COORDINATES, -1).mean(1)
     return pooled / np.linalg.norm(pooled)
 
 
-def is_like_photographs(embeddings: Sequence[np.ndarray], mean: PhotographMean) -> bool:
+def is_like_photographs(embeddings: Sequence[np.ndarray], mean: PooledPhotographMean) -> bool:
     """Return whether a pair of embeddings is like those of photographs: by its mean cosine with their mean.
 
     Args:
@@ -59,7 +63,7 @@ def is_like_photographs(embeddings: Sequence[np.ndarray], mean: PhotographMean) 
     return float(np.mean([each @ mean.decode() for each in known])) >= mean.threshold
 
 
-def measure_mean(embeddings: Sequence[np.ndarray]) -> PhotographMean:
+def measure_mean(embeddings: Sequence[np.ndarray]) -> PooledPhotographMean:
     """Return the mean of a reference set, with the threshold that its own pairs give, each without itself in the mean.
 
     Args:
@@ -70,6 +74,6 @@ def measure_mean(embeddings: Sequence[np.ndarray]) -> PhotographMean:
     others = total - pooled
     own = (others * pooled).sum(1) / np.linalg.norm(others, axis=1)
     pairs = (own[:, None] + own)[np.triu_indices(len(own), 1)] / 2
-    steps = np.round(255 * total / total.max()).astype(np.uint8)
+    levels = np.round(255 * total / total.max()).astype(np.uint8)
     threshold = round(float(np.quantile(pairs, FALSE_ALARM_FRACTION)), 3)
-    return PhotographMean(base64.b64encode(steps.tobytes()).decode("ascii"), threshold)
+    return PooledPhotographMean(base64.b64encode(levels.tobytes()).decode("ascii"), threshold)

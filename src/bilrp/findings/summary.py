@@ -26,7 +26,7 @@ from bilrp.findings.formatting import (
 )
 from bilrp.findings.grouping import Finding
 from bilrp.findings.number_matches import are_numbers, describe_number_finding, match_blocks, match_numbers
-from bilrp.findings.photograph_means import PHOTOGRAPH_MEANS
+from bilrp.findings.pooled_photograph_means import POOLED_PHOTOGRAPH_MEANS
 from bilrp.findings.reference_likeness import is_like_photographs
 from bilrp.findings.region_layout import to_label_image
 from bilrp.inputs import Image, Text, View
@@ -366,7 +366,7 @@ def _is_unlike(explanation: ExplanationLike) -> bool:
     origin = explanation.a.origin
     layer = origin.get("layer")
     weights = str(origin.get("weights"))
-    mean = PHOTOGRAPH_MEANS.get(weights)
+    mean = POOLED_PHOTOGRAPH_MEANS.get(weights)
     if mean is None or layer not in (None, random_baseline.VGG16_LAYER_BY_WEIGHTS.get(weights)):
         return False
     sides = (explanation.a, explanation.b)
