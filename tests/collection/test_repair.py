@@ -408,6 +408,45 @@ def test_a_logo_in_different_places_is_repaired(tmp_path: Path) -> None:
     )
 
 
+def test_two_repairs_of_one_item_are_what_it_is_without_both_parts(tmp_path: Path) -> None:
+    """The effects of two parts do not add up: items that have both are encoded again, as new items are, in float64."""
+    net, x = network(), torch.rand(1, 3, 24, 24, dtype=torch.float64)
+    np.save(tmp_path / "x.npy", x.numpy())
+    encoder = bilrp.Encoder(
+        net, regions=bilrp.regions.grid(8), read=lambda path: Item(torch.from_numpy(np.load(path)))
+    )
+    built = collection.build([tmp_path / "x.npy"], encoder, tmp_path / "x.lance")
+    template = torch.zeros(3, 24, 24, dtype=torch.float64)
+    top = torch.zeros(24, 24, dtype=torch.bool)
+    top[:8] = True
+    parts = [ImagePart(mask, template, 9.0) for mask in (bar_part().mask, top)]  # every image has them
+    item = read_item(encoder, tmp_path / "x.npy")
+    with torch.no_grad():
+        whole = net(x)
+        repairs = []
+        for part, regions in zip(parts, ((6, 7, 8), (0, 1, 2)), strict=True):
+            entries = torch.tensor([(0, region) for region in regions])
+            removed = whole - net(part.remove(item, encoder).x)
+            correction = Correction(
+                "filling", part, (built.ids[0],), whole, removed, entries, torch.tensor([9])
+            )
+            none = torch.zeros(0, whole.shape[1], dtype=torch.float64)
+            repairs.append(Repair(none, none, (correction,), "cosine", {}, (report("filling"),)))
+        expected = net(parts[1].remove(parts[0].remove(item, encoder), encoder).x)
+    with pytest.raises(InputError, match="give collection="):
+        repairs[0].then(repairs[1])
+    both = repairs[0].then(repairs[1], built)
+    assert torch.allclose(both.apply(whole), expected, rtol=0, atol=1e-12)
+    assert torch.allclose(both.embed(encoder, tmp_path / "x.npy"), expected[0], rtol=0, atol=1e-12)
+    added = whole - repairs[0].corrections[0].removed - repairs[1].corrections[0].removed
+    assert not torch.allclose(added, expected, rtol=0, atol=1e-3)
+    d = bilrp.decompose(encoder, x, regions=8)
+    explanation = bilrp.pair(d, d, similarity=both.similarity)
+    assert float(explanation.relevance[[0, 1, 2, 6, 7, 8]].abs().sum()) == 0
+    total = float(explanation.relevance.sum()) + explanation.unattributed
+    assert total == pytest.approx(explanation.score, abs=1e-12) and explanation.score == pytest.approx(1)
+
+
 def test_the_part_is_located_to_the_pixel_and_detected(pair_of_collections) -> None:
     clean, stamped = pair_of_collections
     items = [read_item(stamped.encoder, stamped.original_input(p)) for p in range(0, 30, 3)]

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -65,8 +65,11 @@ def search(
         ),
     ] = None,
     repair: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Search without a part that should not count: see `bilrp repair`."),
+        list[str] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Search without a part that should not count: see `bilrp repair`. Several are applied together.",
+        ),
     ] = None,
     encoder: CollectionEncoder = None,
     weights: CollectionWeights = None,
@@ -87,16 +90,17 @@ def search(
     from bilrp.explanation import FORMATS
     from bilrp.render.gallery import MAX_EXPLANATIONS
 
-    if repair is not None and (part or words or approximate or similarity or where):
+    if repair and (part or words or approximate or similarity or where):
         raise InputError(
             "--repair has its own similarity and searches by whole items: leave out the other options"
         )
     outputs = check_outputs(output or [], formats=FORMATS, inputs=(query,), page_only=True)
     if outputs and count > MAX_EXPLANATIONS:
         raise InputError(f"-k {count}: a page has at most {MAX_EXPLANATIONS} explanations")
-    asked = _Query(
-        query, open(collection, encoder, weights=weights), None if repair is None else Repair.load(repair)
-    )
+    opened = open(collection, encoder, weights=weights)
+    repairs = [Repair.load(path) for path in repair or ()]
+    combined = reduce(lambda first, second: first.then(second, opened), repairs) if repairs else None
+    asked = _Query(query, opened, combined)
     if part is not None or words is not None:
         asked = asked.restrict(part, words, without=without)
     elif explain or outputs:

@@ -241,10 +241,14 @@ class Repair:
         if difference:
             raise MismatchError(f"the repair was made for another encoder: they differ in {difference}")
 
-    def then(self, other: Repair) -> Repair:
+    def then(self, other: Repair, collection: Collection | None = None) -> Repair:
         """Return both repairs as one: corrections are added, and the other's projection follows this one's.
 
         (1 − U₂ᵀB₂)(1 − U₁ᵀB₁) = 1 − [U₁; U₂]ᵀ [B₁; B₂ − B₂U₁ᵀB₁].
+
+        Args:
+            other: The repair that follows.
+            collection: Encodes items that both correct again, without either part.
         """
         difference = diff_origins(self.origin, other.origin)
         if difference or self.base != other.base:
@@ -252,13 +256,45 @@ class Repair:
                 f"these repairs do not belong together: they differ in {difference or 'similarity'}"
             )
         directions, readouts = other.directions.to(self.directions), other.readouts.to(self.readouts)
-        return replace(
+        both = replace(
             self,
             directions=torch.cat([self.directions, directions]),
             readouts=torch.cat([self.readouts, readouts - readouts @ self.directions.T @ self.readouts]),
             corrections=self.corrections + other.corrections,
             reports=(*self.reports, *other.reports),
         )
+        ids = [{id for each in repair.corrections for id in each.ids} for repair in (self, other)]
+        shared = ids[0] & ids[1]
+        if not shared:
+            return both
+        if collection is None:
+            raise InputError(
+                f"{len(shared)} items have both parts, and the effects of two parts do not add up: give collection=, "
+                "which encodes these items again"
+            )
+        return both._encode_again(collection, shared)
+
+    def _encode_again(self, collection: Collection, ids: set[str]) -> Repair:
+        """Return the repair whose corrections of these items add up to what they are without any part."""
+        none = self.directions[:0]
+        parts_only = replace(self, directions=none, readouts=none)
+        corrections = [
+            replace(each, removed=each.removed.clone(), originals=each.originals) for each in self.corrections
+        ]
+        for id in sorted(ids):
+            position = collection.position(id)
+            if position is None:
+                raise MismatchError(
+                    f"{id} is not an item of {collection.path}: give the collection of both repairs"
+                )
+            holders = [(each, each.ids.index(id)) for each in corrections if id in each.ids]
+            last, row = holders[-1]
+            wanted = parts_only.embed(collection.encoder, collection.original_input(position)).to(
+                last.removed
+            )
+            others = sum((each.removed[n] for each, n in holders[:-1]), torch.zeros_like(wanted))
+            last.removed[row] = last.originals[row] - wanted - others
+        return replace(self, corrections=tuple(corrections))
 
     def save(self, path: str | Path) -> Path:
         """Write to .safetensors (or .npz) atomically."""

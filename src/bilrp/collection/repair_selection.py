@@ -128,6 +128,7 @@ def _resolve_target(
                 f"there is no suspect {suspect}: the audit found {len(suspects)}, numbered from 1"
             )
         suspect = suspects[suspect - 1]
+    words = getattr(suspect, "phrase", words)  # a suspect among texts is a phrase
     if part is not None:
         at = None if of is None else collection.position(of)
         if at is None:
