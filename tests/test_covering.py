@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.covering import cover_regions, describe_covering
+from bilrp.covering import describe_covering, embed_without_regions
 from bilrp.encoder import read_item
 from bilrp.errors import InputError
 from text_folders import ARCHITECTURES
@@ -57,7 +57,7 @@ def test_words_are_deleted(tmp_path: Path) -> None:
     shorter = torch.cat([item.x[:, :2], item.x[:, 3:]], 1)
     number = int(regions.labels[2].flatten()[0])
     expected = encoder.module(shorter).flatten()
-    assert torch.allclose(cover_regions(encoder, item, regions, [number]), expected, atol=1e-6)
+    assert torch.allclose(embed_without_regions(encoder, item, regions, [number]), expected, atol=1e-6)
 
 
 def test_stored_explanations_have_no_model(tmp_path: Path) -> None:
@@ -80,7 +80,9 @@ def test_a_whole_text_is_filled_and_not_deleted(tmp_path: Path) -> None:
     regions = bilrp.decompose(encoder, item).regions
     mean = item.x.mean(1, keepdim=True).expand_as(item.x)
     expected = encoder.module(mean).flatten()
-    assert torch.allclose(cover_regions(encoder, item, regions, range(regions.count)), expected, atol=1e-9)
+    assert torch.allclose(
+        embed_without_regions(encoder, item, regions, range(regions.count)), expected, atol=1e-9
+    )
 
 
 def test_a_finding_without_which_there_is_no_score_is_left_out() -> None:

@@ -57,7 +57,7 @@ class PairRuns:
             regions: of the two inputs.
         """
         covered = [
-            cover_regions(encoder, item, each, numbers, can_delete=not self.similarity.any_size)
+            embed_without_regions(encoder, item, each, numbers, can_delete=not self.similarity.any_size)
             for encoder, item, each, numbers in zip(
                 self.encoders, self.items, regions, (finding.a, finding.b), strict=True
             )
@@ -72,10 +72,10 @@ class PairRuns:
             return math.nan
 
 
-def cover_regions(
+def embed_without_regions(
     encoder: Encoder, item: Item, regions: Regions, numbers: Sequence[int], *, can_delete: bool = True
 ) -> Tensor:
-    """Return the embedding of an input with some regions covered.
+    """Return the embedding of an input with some regions deleted or replaced by a mean.
 
     Words of a text are deleted; regions of an image, and words of a text whose length is fixed, become the mean of the
     input; other features become zero.
@@ -84,7 +84,7 @@ def cover_regions(
         encoder: the encoder.
         item: the input.
         regions: its regions.
-        numbers: which of them are covered.
+        numbers: which of them are deleted or replaced.
         can_delete: whether words may be deleted.
     """
     x = item.x

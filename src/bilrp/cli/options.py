@@ -119,7 +119,7 @@ Similarity = Annotated[
 Project = Annotated[
     int | None,
     typer.Option(
-        min=1, metavar="N", help="Estimate with N random projections of the embedding; default: exact."
+        min=1, metavar="N", help="Project embeddings randomly to N dimensions, an estimate; default: exact."
     ),
 ]
 Reliability = Annotated[
@@ -158,8 +158,8 @@ LinkPreset = Annotated[
     typer.Option(
         metavar="NAME",
         autocompletion=complete_link_presets,
-        help="Preset for link threshold, saturation and fading (paper, Appendix F): auto, pascal_voc, faces, ucf, "
-        "illustrations, tables.",
+        help="Draw pairs as links, with the threshold and opacity that the paper's Appendix F has for a data set: "
+        "pascal_voc, faces, ucf, illustrations, tables. Default: auto, which draws findings.",
     ),
 ]
 Palette = Annotated[

@@ -46,7 +46,7 @@ def repair(
     weights: CollectionWeights = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find similar items without a stamp that decides: bilrp repair photos.lance --suspect 1 -o stamp.safetensors"""
+    """Find similar items without the effect of a stamp: bilrp repair photos.lance --suspect 1 -o stamp.safetensors"""
     from bilrp.collection import open
 
     if sum(each is not None for each in (suspect, part, words)) != 1 or (part is None) != (of is None):

@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from bilrp.cli.options import AsJson, LinkPreset, OpenOutput, Output, Palette, SpecialTokens, Title, Top
+from bilrp.cli.options import (
+    AsJson,
+    LinkPreset,
+    OpenOutput,
+    Output,
+    Palette,
+    Show,
+    SpecialTokens,
+    Title,
+    Top,
+)
 
 
 def show(
@@ -20,12 +30,7 @@ def show(
     open_output: OpenOutput = False,
     top: Top = None,
     special_tokens: SpecialTokens = False,
-    show_what: Annotated[
-        str,
-        typer.Option(
-            "--show", metavar="WHAT", help="What figures show, and pages first: matches or differences."
-        ),
-    ] = "matches",
+    show: Show = "matches",
     as_json: AsJson = False,
 ) -> None:
     """Print and draw a saved explanation: bilrp show why.npz -o why.html"""
@@ -34,7 +39,7 @@ def show(
     from bilrp.explanation import FORMATS, Explanation
 
     outputs = check_outputs(output or [], formats=FORMATS, inputs=(file,), open_output=open_output)
-    draw = DrawOptions(link_preset, palette, title, special_tokens, show_what)
+    draw = DrawOptions(link_preset, palette, title, special_tokens, show)
     explanation = Explanation.load(file)
     names = (explanation.a.name, explanation.b.name)
     summary = terminal.collect_summary(

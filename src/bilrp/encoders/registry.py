@@ -158,7 +158,7 @@ KEPT_NAMES = {"minilm", "mobilenet", "efficientnet", "bigram"}  # see `load_for_
 
 FAMILIES = (
     EncoderFamily(
-        "vgg16", _make_vgg, "vgg16:LAYER (1 … 31) for photographs, the paper's model; it compares place with place",
+        "vgg16", _make_vgg, "vgg16:LAYER (1 … 31) for photographs, the paper's model; compares features at equal positions",
         completions=tuple(f"vgg16:{layer}" for layer in (5, 10, 17, 24, 31)), options=("size", "resize", "weights"),
         reads="images",
     ),

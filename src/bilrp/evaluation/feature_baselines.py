@@ -98,7 +98,9 @@ def occlusion(
     """
     sides = trace_inputs(encoder, a, b, regions)
     with progress_bar(progress) as bar:
-        return pair_covered(*(cover_regions(side, fill, bar) for side in sides), similarity=similarity)
+        return pair_occlusions(
+            *(occlude_each_region(side, fill, bar) for side in sides), similarity=similarity
+        )
 
 
 def pairx(
@@ -165,7 +167,7 @@ def decompose_last_layer(side: TracedInput) -> Decomposition:
     return side.build_decomposition(find_last(side.tape).push_regions(side.regions), "last_layer")
 
 
-def cover_regions(side: TracedInput, fill: Fill | None, bar: Progress) -> Decomposition:
+def occlude_each_region(side: TracedInput, fill: Fill | None, bar: Progress) -> Decomposition:
     """Return the decomposition with parts φ(x) − φ(x∖I) of one input.
 
     Args:
@@ -179,10 +181,10 @@ def cover_regions(side: TracedInput, fill: Fill | None, bar: Progress) -> Decomp
     return replace(side.build_decomposition(parts, "occlusion"), shape=tuple(side.tape.result.shape))
 
 
-def pair_covered(
+def pair_occlusions(
     a: Decomposition, b: Decomposition, *, similarity: str | Similarity | None = None
 ) -> Explanation:
-    """Return the second differences of the score from two decompositions of `cover_regions`.
+    """Return the second differences of the score from two decompositions of `occlude_each_region`.
 
     Args:
         a: First input.

@@ -10,7 +10,6 @@ import numpy as np
 QUANTILE_PERCENTS = (0, 5, 10, 25, 50, 75, 90, 95, 99, 100)
 
 
-MEDIAN_INDEX = QUANTILE_PERCENTS.index(50)
 RANDOM_PAIRS = "random pairs"
 PHOTOGRAPHS = "random pairs of everyday photographs"
 SENTENCES = "pairs of unrelated sentences"

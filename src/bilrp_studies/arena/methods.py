@@ -21,9 +21,9 @@ from bilrp.encoder import Encoder, read_item, resolve_regions
 from bilrp.errors import InputError
 from bilrp.evaluation.baselines import TracedInput, integrate_gradients, trace_input, trace_inputs
 from bilrp.evaluation.feature_baselines import (
-    cover_regions,
     decompose_last_layer,
-    pair_covered,
+    occlude_each_region,
+    pair_occlusions,
     pair_vectors,
 )
 from bilrp.evaluation.positions import find_last
@@ -58,7 +58,7 @@ def image_methods(integration_steps: int) -> dict[str, Method]:
         OUR_METHOD: composite_method(None),
         "Hessian×Product": composite_method(composites.hessian_product()),
         "integrated Jacobians": one_sided(partial(_integrate, steps=integration_steps)),
-        "occlusion": one_sided(_cover, pair_covered),
+        "occlusion": one_sided(_cover, pair_occlusions),
         "last layer": one_sided(decompose_last_layer),
         "Grad-CAM": grad_cam,
         "PAIR-X": pairx,
@@ -142,7 +142,7 @@ def _integrate(side: TracedInput, *, steps: int) -> Decomposition:
 
 def _cover(side: TracedInput) -> Decomposition:
     with progress_bar(False) as bar:
-        return cover_regions(side, None, bar)
+        return occlude_each_region(side, None, bar)
 
 
 def pairx(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Explanation:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from bilrp import evaluation
-from bilrp.covering import cover_regions
+from bilrp.covering import embed_without_regions
 from bilrp.encoder import Encoder, read_item
 from bilrp.evaluation.metrics import safe_ratio
 from bilrp.explanation import Explanation
@@ -77,7 +77,7 @@ def cover_findings(encoder: Encoder, explanation: Explanation, case: Case) -> di
         item = read_item(encoder, (case.a, case.b)[number])
         order = order_regions(explanation, number, list_coverable(item, side.regions))
         hidden = order[: count_covered(len(order))]
-        covered = cover_regions(encoder, item, side.regions, hidden)
+        covered = embed_without_regions(encoder, item, side.regions, hidden)
         pair = (embeddings[0], covered) if number else (covered, embeddings[1])
         falls.append(1 - similarity.score(*pair) / explanation.score)
     return {"fall": sum(falls) / 2}
