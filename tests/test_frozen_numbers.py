@@ -20,7 +20,9 @@ def test_a_hundred_frozen_pairs_keep_their_numbers() -> None:
         pytest.skip(f"needs the weights of the named encoders: {error}")
     assert len(differences) == 100
     changed = {name: value for name, value in differences.items() if not value < pairs.TOLERANCE}
-    assert not changed, f"python -m frozen.pairs --write, if this is on purpose, and say so in CHANGELOG: {changed}"
+    assert not changed, (
+        f"python -m frozen.pairs --write, if this is on purpose, and say so in CHANGELOG: {changed}"
+    )
 
 
 def test_a_changed_number_is_noticed() -> None:

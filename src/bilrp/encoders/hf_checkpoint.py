@@ -211,7 +211,15 @@ def load_model(
         ignore_missing: weights with this text in their name may be missing.
     """
     _check_size(folder, auto_class)
-    options = {**LOCAL_ONLY_OPTIONS, "dtype": dtype, "weights_only": True, "output_loading_info": True}
+    import transformers
+
+    is_old = tuple(map(int, transformers.__version__.split(".")[:2])) < (4, 56)
+    options = {
+        **LOCAL_ONLY_OPTIONS,
+        "torch_dtype" if is_old else "dtype": dtype,
+        "weights_only": True,
+        "output_loading_info": True,
+    }
     try:
         model, report = auto_class.from_pretrained(folder, attn_implementation="sdpa", **options)
     except ValueError as error:
