@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from frozen import pairs
 
 from bilrp.errors import BilrpError
+from frozen import pairs
 
 
 @pytest.mark.slow
