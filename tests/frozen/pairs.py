@@ -1,8 +1,8 @@
 """Explain the frozen pairs and compare them with numbers.json, or write it anew: python -m frozen.pairs [--write]
 
 All pairs of ten texts (MiniLM), of five photographs (EfficientNet-Lite0, MobileNetV2, VGG-16 at three layers) and five
-pairs of drawn table pages (bigram). Photographs are PNG files of scikit-image and pages are PNG files beside this one, because
-decoders of JPEG and fonts differ between versions.
+pairs of drawn table pages (bigram). Photographs are PNG files of scikit-image and pages are PNG files beside this one,
+because decoders of JPEG and fonts differ between versions.
 """
 
 from __future__ import annotations
