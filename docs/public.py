@@ -15,6 +15,7 @@ RETURNED_TYPES = {
     "bilrp.inputs": ("Item", "Image", "Text"),
     "bilrp.explanation": ("Match",),
     "bilrp.collection.repair_report": ("RepairReport", "Measurement"),
+    "bilrp.collection.clusters": ("Cluster", "ClusterExplanation", "Example"),
     "bilrp.collection.edge_reasons": ("EdgeReason", "ReasonPart", "ChangedNumber", "SharedPart"),
     "bilrp.collection.spread": ("Spread", "Carrier"),
     "bilrp.findings.breakdown": ("ScoreBreakdown",),

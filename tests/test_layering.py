@@ -84,6 +84,7 @@ LAZY_IMPORTS = {
     "bilrp.groups": {"bilrp.render.group_views"},
     "bilrp.set_comparison": {"bilrp.render.group_views"},
     "bilrp.collection.core": {"bilrp.app.widgets"},
+    "bilrp.collection.clusters": {"bilrp.render.cluster_figure"},
     "bilrp.collection.graph_files": {"bilrp.render.graph_page"},
 }  # fmt: skip
 MODULE_IN_STRING = re.compile(r"(bilrp(?:_studies)?(?:\.\w+)*)(:\w+)?")

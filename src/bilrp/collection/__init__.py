@@ -5,9 +5,10 @@ similarity with the whole of x'. Parts are computed on first use and stored. May
 engine, findings, evaluation and rules. Needs `bilrp[collection]`.
 """
 
+from bilrp.collection.clusters import Clusters
 from bilrp.collection.core import Collection, Neighbour, open
 from bilrp.collection.graph import Graph
 from bilrp.collection.indexing import build
 from bilrp.collection.repair import Repair
 
-__all__ = ["Collection", "Graph", "Neighbour", "Repair", "build", "open"]
+__all__ = ["Clusters", "Collection", "Graph", "Neighbour", "Repair", "build", "open"]

@@ -20,6 +20,7 @@ from bilrp.collection import packed_parts, parts_table, tables, thumbnails
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.description import check_encoder, check_origin, load_encoder, read_description
 from bilrp.collection.items_table import ItemsTable
+from bilrp.collection.neighbours import Neighbour
 from bilrp.collection.packed_parts import PackedParts, SparseColumns
 from bilrp.collection.parts_table import PartsTable
 from bilrp.collection.sources import SourceItem, decode_path, parse_content_hash
@@ -37,6 +38,7 @@ from bilrp.similarity import Similarity, resolve_similarity
 
 if TYPE_CHECKING:
     from bilrp.collection.audit import Audit, Suspect
+    from bilrp.collection.clusters import ClusterMethod, Clusters
     from bilrp.collection.graph import Graph, GraphBasis
     from bilrp.collection.repair import Repair
     from bilrp.collection.repair_selection import Method
@@ -45,37 +47,6 @@ Query: TypeAlias = int | InputLike | Decomposition
 """A position, an id, a path, anything the encoder reads, or a decomposition of it."""
 PARTS_PER_COMMIT = 8  # decompositions per commit
 MAX_SPARSE_FRACTION = 0.25  # of the coordinates: with fewer active ones, a product on these alone is faster
-
-
-@dataclass(frozen=True, eq=False)
-class Neighbour:
-    """An item near a query, with its score; `share`, `text` and `metadata` are read on first access."""
-
-    id: str
-    name: str
-    score: float
-    position: int
-    _share: Callable[[], Tensor] = field(repr=False)
-    _row: Callable[[], Mapping[str, Any]] = field(repr=False)
-
-    @property
-    def text(self) -> str | None:
-        """The whole text; None for an image."""
-        return self._row()["text"]
-
-    @property
-    def group(self) -> str:
-        return self._row()["group"]
-
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """The other columns of the item's record."""
-        return {name: value for name, value in self._row().items() if name not in ("text", "group")}
-
-    @cached_property
-    def share(self) -> Float[Tensor, " regions"]:
-        """⟨P_I, φ(x')⟩ of each region I of the query; with the unattributed remainder they sum to the dot product."""
-        return self._share()
 
 
 @dataclass(frozen=True, eq=False)
@@ -649,6 +620,44 @@ class Collection:
 
         options = {"k": k, "threshold": threshold, "mutual": mutual, "by": by, "similarity": similarity}
         return build_graph(self, **options, progress=progress)  # type: ignore[arg-type]
+
+    def clusters(
+        self,
+        k: int | None = None,
+        *,
+        method: ClusterMethod | None = None,
+        min_size: int | None = None,
+        similarity: str | None = None,
+        resamples: int = 10,
+        seed: int = 0,
+        progress: bool = False,
+    ) -> Clusters:
+        """Cluster the items by their embeddings; each cluster says what its members share and how stable it is.
+
+        Args:
+            k: Number of clusters for k-means; None: HDBSCAN finds it, and leaves items out that are in none (label −1).
+            method: "kmeans" or "hdbscan"; by default k-means if k is given.
+            min_size: Smallest cluster of HDBSCAN; by default one in fifty items, and at least 5.
+            similarity: "dot" or "cosine" (embeddings of length 1); the encoder's own by default.
+            resamples: How often the items are resampled to measure stability; 0: not measured.
+            seed: Seed of k-means and of the resamples.
+            progress: Show a progress bar.
+
+        >>> clusters = collection.clusters(8)  # doctest: +SKIP
+        >>> clusters.labels, clusters[0].stability, clusters.explain(0).examples  # doctest: +SKIP
+        """
+        from bilrp.collection.clusters import cluster_collection
+
+        return cluster_collection(
+            self,
+            k,
+            method=method,
+            min_size=min_size,
+            similarity=similarity,
+            resamples=resamples,
+            seed=seed,
+            progress=progress,
+        )
 
     def widget(self) -> Any:
         """Return a notebook widget (`bilrp[notebook]`) of the collection; `widget.selected` is {id, part, without}."""
