@@ -17,6 +17,18 @@ from torch import Tensor
 
 from bilrp.errors import InputError, MismatchError
 
+__all__ = [
+    "Similarity",
+    "bilinear",
+    "cosine",
+    "dot",
+    "maxsim",
+    "projected",
+    "random_projection",
+    "resolve_similarity",
+    "squared_distance",
+]
+
 Shape = tuple[int, ...]
 
 

@@ -108,10 +108,12 @@ class Collection:
 
     @property
     def ids(self) -> list[str]:
+        """The id of each item, in the order of positions."""
         return self.items.ids
 
     @property
     def names(self) -> list[str]:
+        """The name of each item, in the order of positions."""
         return self.items.names
 
     @property

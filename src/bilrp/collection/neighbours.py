@@ -29,6 +29,7 @@ class Neighbour:
 
     @property
     def group(self) -> str:
+        """The group of the item: its folder, or its value in the column of groups; '' without one."""
         return self._row()["group"]
 
     @property

@@ -111,6 +111,7 @@ class Repair:
 
     @property
     def name(self) -> str:
+        """The name of the repaired similarity."""
         return f"{self.base}, repaired"
 
     @property

@@ -63,6 +63,7 @@ class Plan:
 
     @property
     def flops(self) -> int:
+        """Floating-point operations of all stages: two for each multiplication and addition."""
         return 2 * sum(stage.macs for stage in self.stages)
 
     @property
