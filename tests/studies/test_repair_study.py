@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
+import bilrp
+from bilrp.encoders import images
 from bilrp.errors import InputError
 from bilrp_studies.repair import study
 from bilrp_studies.repair.planted_items import make_items
@@ -31,21 +36,17 @@ def photographs(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_whole_study(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from functools import partial
-
-    from torch import nn
-
-    import bilrp
-    from bilrp.encoders import images
-
+def make_encoder() -> bilrp.Encoder:
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3, 2), nn.ReLU(), nn.Conv2d(8, 24, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten()
     )  # fmt: skip
-    encoder = bilrp.Encoder(net, read=partial(images.read_with_view, size=32), name="tiny")
-    monkeypatch.setattr(study.registry, "load", lambda *_, **__: encoder)
-    shortcuts = "bar,moving-logo,tint"
+    return bilrp.Encoder(net, read=partial(images.read_with_view, size=32), name="tiny")
+
+
+def test_the_whole_study(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study.registry, "load", lambda *_, **__: make_encoder())
+    shortcuts = "bar,tint"
     settings = RepairSettings(
         data=photographs, out=tmp_path / "out", items=60, methods=True, encoder="tiny", shortcut=shortcuts
     )
@@ -68,6 +69,24 @@ def test_the_whole_study(photographs: Path, tmp_path: Path, monkeypatch: pytest.
     assert cases["tint"]["missed"] == ["refused"]
 
 
+def test_a_shortcut_that_an_audit_finds(
+    photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Crops of 12 photographs, a folder for each; every third has a bar, and nobody says so."""
+    monkeypatch.setattr(study.registry, "load", lambda *_, **__: make_encoder())
+    items = make_items(RepairSettings(data=photographs, out=tmp_path, items=72), "bar")
+    for number, path in enumerate(items.planted):
+        folder = tmp_path / "labelled" / f"{number % 12}"
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / f"{number}.png")
+    settings = RepairSettings(data=tmp_path / "labelled", out=tmp_path / "out", shortcut="none", items=72)
+    suspects = study.run(settings).results["suspects"]
+    first = suspects[0]
+    assert first["carriers"] == int(items.has_shortcut.sum()) and "bottom" in first["suspect"]
+    assert first["after"]["attraction"] < first["before"]["attraction"]
+    assert {"carriers_same", "others_same"} <= set(first["after"])
+
+
 @pytest.mark.parametrize("shortcut", TEXT_SHORTCUTS)
 def test_words_are_planted_in_some_sentences(tmp_path: Path, shortcut: str) -> None:
     lines = [f'"Sentence number {n} is about cats",Nothing of {n} is like it\n' for n in range(40)]
@@ -83,7 +102,7 @@ def test_crops_and_choice_are_the_same_for_every_shortcut(photographs: Path, tmp
     settings = RepairSettings(data=photographs, out=tmp_path, items=40, shortcut="bar,border")
     bar, border = make_items(settings, "bar"), make_items(settings, "border")
     assert bar.clean == border.clean and np.array_equal(bar.has_shortcut, border.has_shortcut)
-    for number in bar.masks:
+    for number in list(bar.masks)[:2]:
         image = Image.open(bar.planted[number])
         filled = np.array(edit_pixels(image, bar.masks[number], "filled"))
         outside = ~bar.masks[number]

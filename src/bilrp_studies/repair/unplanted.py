@@ -20,6 +20,9 @@ from bilrp.render.report import Report, Table
 from bilrp_studies.common.study_report import build_study_report
 from bilrp_studies.repair.settings import RepairSettings
 
+SUFFIXES = (".jpg", ".jpeg", ".png")
+AUDIT_SAMPLE_ITEMS = 24
+MAX_SUSPECTS = 3  # that are repaired
 HEADER = (
     "suspect",
     "items with it",
@@ -32,15 +35,24 @@ HEADER = (
 
 def run(settings: RepairSettings) -> Report:
     """Audit a folder of labelled images, repair what the audit finds, and compare neighbours with the labels."""
-    encoder = registry.load(settings.encoders[0])
+    weights = None if settings.weights is None else str(settings.weights)
+    encoder = registry.load(settings.encoders[0], weights=weights)
+    paths = sorted(path for path in settings.data.rglob("*") if path.suffix.lower() in SUFFIXES)
+    chosen = np.unique(np.linspace(0, len(paths) - 1, min(settings.items, len(paths))).astype(int))
+    records = [{"file": str(paths[n]), "group": paths[n].relative_to(settings.data).parts[0]} for n in chosen]
+    if not records:
+        raise InputError(f"{settings.data}: no images there")
     collection = collections.build(
-        settings.data, encoder, settings.out / "unplanted.lance", progress=settings.progress
+        records, encoder, settings.out / "unplanted.lance", progress=settings.progress
     )
     groups = collection.groups()
     if len(groups) < 2:
         raise InputError(f"{settings.data}: its folders are the labels, and there is only one")
-    suspects = collection.audit(seed=settings.seed, progress=settings.progress).suspects
-    cases = [repair_suspect(collection, each, settings) for each in suspects if each.kind == "alike"]
+    suspects = collection.audit(
+        sample=AUDIT_SAMPLE_ITEMS, seed=settings.seed, progress=settings.progress
+    ).suspects
+    alike = [each for each in suspects if isinstance(each, Suspect) and each.kind == "alike"]
+    cases = [repair_suspect(collection, each, settings) for each in alike[:MAX_SUSPECTS]]
     rows = [
         (
             each["suspect"],
@@ -53,8 +65,8 @@ def run(settings: RepairSettings) -> Report:
     repaired = sum("after" in each for each in cases)
     return build_study_report(
         f"A shortcut that nobody planted, {settings.encoders[0]}",
-        f"{len(collection)} images in {len(groups)} folders: the audit found {len(cases)} parts that look the same in many "
-        f"of them; {repaired} were repaired.",
+        f"{len(collection)} images in {len(groups)} folders: the audit found {len(alike)} parts that look the same in many "
+        f"of them; {repaired} of the first {len(cases)} were repaired.",
         {
             "Suspects": [
                 Table(
@@ -76,8 +88,7 @@ def repair_suspect(collection: Collection, suspect: Suspect, settings: RepairSet
         suspect: one of its audit's suspects.
         settings: settings of the study.
     """
-    names = np.array([group.split("/")[-1] for group in collection.items.label_values("group")])
-    labels = torch.from_numpy(np.unique(names, return_inverse=True)[1])
+    labels = torch.from_numpy(np.unique(collection.items.label_values("group"), return_inverse=True)[1])
     carriers = torch.zeros(len(collection), dtype=torch.bool)
     carriers[list(suspect.carriers)] = True
     embeddings = torch.from_numpy(np.array(collection.embeddings))
