@@ -78,6 +78,15 @@ def test_a_boolean_mask_is_the_mask_of_zeros_and_infinities(composite: Composite
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
+def test_a_query_that_attends_to_nothing_has_no_parts() -> None:
+    """Its weights are zero, as torch's kernels have it, and not 0/0."""
+    hidden = KEEP.clone()
+    hidden[2] = False
+    result = parts(attend(hidden), composites.transformer(0.1))
+    seen = attend(hidden)(X) * 5  # a sum over the queries, of which one gives zero
+    torch.testing.assert_close(result.sum(0) * 5, seen[0], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "mask", [KEEP, ADDED.float(), drawn(2, 5, 5), KEEP[:, :1].expand(5, 5)], ids=["bool", "float32", "float64", "rows"]
 )  # fmt: skip

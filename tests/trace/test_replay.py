@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bilrp.errors import TapeError
@@ -240,3 +241,49 @@ def test_biases_of_other_shapes(bias):
     assert len(record(lambda x: F.linear(x, weight, bias), torch.rand(1, 5)).steps) == 1
     square = torch.randn(128, 128)
     assert record(lambda x: F.linear(x.expand(128, 128), square, square), torch.rand(1, 128)).steps
+
+
+def test_attention_is_replayed_for_some_queries():
+    """A sixteenth of the queries, against all keys; a mask that changes unseen is noticed."""
+    hidden = np.zeros((128, 128), dtype=np.float32)
+    changes = [False]
+
+    def model(x):
+        heads = x.unflatten(-1, (2, 4)).transpose(1, 2)
+        out = F.scaled_dot_product_attention(heads, heads, heads, torch.from_numpy(hidden))
+        if changes[0]:
+            hidden[:, ::2] -= 1.0
+        return out.transpose(1, 2).flatten(2)
+
+    x = torch.randn(1, 128, 8, generator=torch.Generator().manual_seed(0))
+    tape, queries = record(model, x), []
+
+    class Counter(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func is F.scaled_dot_product_attention:
+                queries.append(args[0].shape[-2])
+            return func(*args, **(kwargs or {}))
+
+    with Counter():
+        verify_tape(tape)
+    assert queries == [128 // 16]
+    changes[0] = True
+    with pytest.raises(TapeError, match="gives other numbers"):
+        record(model, x)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_norms_activations_and_attention_are_replayed_by_rows(causal):
+    """What is sampled agrees with the whole: a tape of all of them verifies, with any mask."""
+    mask = None if causal else torch.ones(80, 80).tril().bool()
+
+    def model(x):
+        x = F.gelu(F.layer_norm(x, (8,)))
+        return F.scaled_dot_product_attention(x, x, x, mask, is_causal=causal)
+
+    tape = record(model, torch.randn(1, 80, 8, generator=torch.Generator().manual_seed(0)))
+    wrong = tuple(replace(step, result=step.result * 1.01) for step in tape.steps)
+    for step in range(len(wrong)):
+        steps = (*tape.steps[:step], wrong[step], *tape.steps[step + 1 :])
+        with pytest.raises(TapeError, match="gives other numbers"):
+            verify_tape(replace(tape, steps=steps))

@@ -12,19 +12,17 @@ from torch import Tensor
 from bilrp.engine.maps import FrozenMatmul, Map
 from bilrp.errors import RuleError
 from bilrp.rules.verification import verify_substitute
-from bilrp.trace.tape import Slot, Step, fill_slots
+from bilrp.trace.devices import is_on_cpu
+from bilrp.trace.tape import Slot, Step
+
+PLAIN_DTYPES = {torch.float32, torch.float64}  # narrower ones are computed in float32 by the kernel
 
 
 def freeze_attention(step: Step) -> Map:
-    """Freeze P in y = P V. P is the result of the same call with identity matrices as values."""
+    """Freeze P = softmax(Q Kᵀ · scale + mask) in y = P V, and compare P V with the recorded result."""
     value = step.argument(2, "value")
     slot = _live_slot(step, 2, "value")
-    basis = torch.eye(value.shape[-2], dtype=value.dtype, device=value.device)
-    stand_in = basis.expand(*value.shape[:-1], value.shape[-2])
-    args = [*step.args[:2], stand_in, *step.args[3:]] if len(step.args) > 2 else list(step.args)
-    kwargs = {**step.kwargs, "value": stand_in} if "value" in step.kwargs else step.kwargs
-    weights = _call_with(step, args, kwargs)
-
+    weights = replace(step, call=_attention_weights).run(*step.values)
     shared = weights.shape[-3] // value.shape[-3] if weights.dim() > 2 else 1  # of grouped-query attention
     mix = FrozenMatmul(weights, shared, (slot,))
     # All rows: a mask may change some of them only.
@@ -50,17 +48,46 @@ def _math_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Return softmax(Q Kᵀ · scale + mask) V. The kernel adds its mask, so a boolean one (True: keep) becomes 0 and −∞."""
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        blank = torch.zeros(attn_mask.shape, dtype=query.dtype, device=query.device)
-        attn_mask = blank.masked_fill(~attn_mask, -torch.inf)
+    """Return softmax(Q Kᵀ · scale + mask) V."""
+    mask = _as_added_mask(attn_mask, query)
     options = {"scale": scale, "enable_gqa": enable_gqa}
-    kernel: Any = torch.ops.aten._scaled_dot_product_attention_math
-    return kernel(query, key, value, attn_mask, dropout_p, is_causal, None, **options)[0]
+    return _math_kernel(query, key, value, mask, dropout_p, is_causal, None, **options)[0]
 
 
-def _call_with(step: Step, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return step.call(*fill_slots(tuple(args), step.values), **fill_slots(kwargs, step.values))
+def _attention_weights(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Return softmax(Q Kᵀ · scale + mask), in place where nothing is special: most of the time is memory."""
+    mask = _as_added_mask(attn_mask, query)
+    if not (is_causal or enable_gqa) and query.dtype in PLAIN_DTYPES and is_on_cpu(query):
+        scores = (query * (query.shape[-1] ** -0.5 if scale is None else scale)) @ key.mT
+        scores = scores if mask is None else scores.add_(mask)
+        largest = scores.amax(-1, keepdim=True)
+        if bool(torch.isfinite(largest).all()):  # every query attends to something
+            weights = scores.sub_(largest).exp_()
+            return weights.div_(weights.sum(-1, keepdim=True))
+    options = {"scale": scale, "enable_gqa": enable_gqa}
+    # With values of width 0 the kernel spends nothing on their product.
+    return _math_kernel(query, key, value[..., :0], mask, dropout_p, is_causal, None, **options)[1]
+
+
+def _math_kernel(*args: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """Return P V and P."""
+    return torch.ops.aten._scaled_dot_product_attention_math(*args, **options)
+
+
+def _as_added_mask(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """Return 0 and −∞ for a boolean mask (True: keep), because the kernel adds it; other masks unchanged."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill(~mask, -torch.inf)
 
 
 def _live_slot(step: Step, position: int, name: str) -> int:

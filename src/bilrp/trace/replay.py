@@ -19,6 +19,7 @@ from bilrp.trace.tape import Slot, Step, Tape, get_storage_pointer, tree_map
 
 SAMPLED_OUTPUTS_DIVISOR = 16  # replay 1/16 of the outputs of a weighted step
 MIN_SAMPLED_OUTPUTS = 64  # below this, replay all outputs
+ROW_OPERATIONS = {"gelu", "silu", "relu", "tanh", "layer_norm"}  # compute each row of the last axis by itself
 PADDING_POSITION, GROUPS_POSITION = 4, 6  # argument positions of a convolution
 Comparison = Callable[[Tensor, Tensor], bool]
 TENSOR_LEAF_TYPES = (Tensor, Slot)
@@ -27,10 +28,10 @@ TENSOR_LEAF_TYPES = (Tensor, Slot)
 def verify_tape(tape: Tape) -> None:
     """Replay the tape from its input; raise `TapeError` if a step does not reproduce its recorded result.
 
-    Weighted steps and poolings take most of the time, so only a sample of their outputs is replayed, or two random
-    linear combinations of all outputs. A step whose tensors were written to since, according to torch's version
-    counters, is replayed completely. Writes that bypass torch (e.g. numpy, into a weight) are detected only if they
-    change the sampled outputs.
+    Weighted steps, poolings, attention, norms and activations take most of the time, so only a sample of their outputs
+    or rows is replayed, or two random linear combinations of all outputs. A step whose tensors were written to since,
+    according to torch's version counters, is replayed completely. Writes that bypass torch (e.g. numpy, into a weight) are
+    detected only if they change the sampled outputs.
 
     On an accelerator all comparisons are read at once; if one fails, the steps are compared one by one.
     """
@@ -84,19 +85,40 @@ def _is_view(step: Step, live: tuple[Tensor, ...]) -> bool:
 def _sample_matches(step: Step, live: tuple[Tensor, ...], step_index: int, is_same: Comparison) -> bool:
     """Return whether a sample of the outputs is reproduced; if not, all of them must be compared."""
     window_dims, positions = step.operation.window_dims, step.operation.arg_positions
+    acts_on_rows = step.operation.kind == "attention" or step.op in ROW_OPERATIONS
     if (
-        not (window_dims or positions)
-        or len(live) != 1
+        not (window_dims or positions or acts_on_rows)
+        or (len(live) != 1 and not acts_on_rows)
         or step.output_index is not None
         or step.current_versions != step.versions
     ):
         return False
     try:
+        if acts_on_rows:
+            return _rows_match(step, live, step_index, is_same)
         if window_dims:
             return _pooling_matches(step, live[0], step_index, is_same)
         return positions is not None and _product_matches(step, positions, live[0], step_index, is_same)
     except (RuntimeError, IndexError, TypeError, ValueError):  # unusual shapes
         return False
+
+
+def _rows_match(step: Step, live: tuple[Tensor, ...], step_index: int, is_same: Comparison) -> bool:
+    """Compare some rows (axis −2) of a step that computes each row by itself: of an attention, those of some queries."""
+    rows = step.result.shape[-2]
+    if rows < MIN_SAMPLED_OUTPUTS or step.argument(5, "is_causal", False) is True:
+        return False
+    start, length = _sample_range(rows, step_index)
+    mask = step.argument(3, "attn_mask") if step.operation.kind == "attention" else None
+
+    def narrow(leaf: Tensor | Slot) -> Tensor:
+        if isinstance(leaf, Slot):
+            return live[leaf.index].narrow(-2, start, length) if leaf.index == 0 else live[leaf.index]
+        return leaf.narrow(-2, start, length) if leaf is mask and leaf.shape[-2] == rows else leaf
+
+    args = tree_map(step.args, narrow, TENSOR_LEAF_TYPES)
+    kwargs = tree_map(step.kwargs, narrow, TENSOR_LEAF_TYPES)
+    return is_same(step.call(*args, **kwargs), step.result.narrow(-2, start, length))
 
 
 def _pooling_matches(step: Step, x: Tensor, step_index: int, is_same: Comparison) -> bool:
