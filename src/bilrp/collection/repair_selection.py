@@ -142,12 +142,14 @@ def _resolve_target(
         else:
             inside = torch.isin(own.labels, torch.tensor(list(part)))
             area = inside.flatten(0, -3).any(0).numpy() if inside.dim() > 2 else inside.numpy()
-            positions = _find_same_pixels(collection, at, area) if carriers is None else list(carriers)
-            if carriers is None and len(positions) < MIN_CARRIERS and not area.all():
+            if carriers is not None or area.all():
+                return _make_image_target(collection, area, carriers or [at])
+            alike = _compare_cells(collection, at, area)
+            positions = [p for p, share in alike.items() if share >= MIN_OVERLAP_FRACTION]
+            moving = None
+            if len(positions) < MIN_CARRIERS:
                 moving = _make_moving_target(collection, item, area)
-                if moving is not None:
-                    return moving
-            return _make_image_target(collection, area, positions)
+            return moving or _make_image_target(collection, area, positions, alike)
     if words is not None:
         texts = collection.items.take(range(len(collection)), ["text"])["text"]
         if any(text is None for text in texts):
@@ -173,10 +175,10 @@ def _join_words(view: Text, regions: Iterable[int]) -> str:
     return view.text[min(start for start, _ in spans) : max(stop for _, stop in spans)]
 
 
-def _find_same_pixels(
+def _compare_cells(
     collection: Collection, position: int, area: Bool[np.ndarray, "height width"]
-) -> list[int]:
-    """Return the items whose thumbnails look like that of an item inside an area."""
+) -> dict[int, float]:
+    """Return the items whose thumbnails look like that of an item inside an area, each with the share of cells that do."""
     cells = _read_cells(collection, position)
     rows, columns = cells.shape[:2]
     high, wide = area.shape
@@ -184,12 +186,13 @@ def _find_same_pixels(
     y, x = np.arange(high) * rows // high, np.arange(wide) * columns // wide
     np.add.at(share, (y[:, None], x[None]), area.astype(float))
     inside = share >= 0.99 * share.max()  # cells that are all inside, to keep the edge of the part out
-    positions = []
+    alike = {}
     for other in range(len(collection)):
         difference = np.abs(_read_cells(collection, other)[inside] - cells[inside]).mean(-1)
-        if (difference < MAX_SAME_DIFFERENCE).mean() >= MIN_OVERLAP_FRACTION:
-            positions.append(other)
-    return positions
+        same = float((difference < MAX_SAME_DIFFERENCE).mean())
+        if same > 0:
+            alike[other] = same
+    return alike
 
 
 def _read_cells(collection: Collection, position: int) -> Float[np.ndarray, "rows columns values"]:
@@ -200,8 +203,12 @@ def _read_cells(collection: Collection, position: int) -> Float[np.ndarray, "row
 
 
 def _make_image_target(
-    collection: Collection, area: Bool[np.ndarray, "rows columns"], carriers: Sequence[int]
+    collection: Collection,
+    area: Bool[np.ndarray, "rows columns"],
+    carriers: Sequence[int],
+    candidates: Iterable[int] = (),
 ) -> Target:
+    """Locate the part by the carriers; candidates that have its pixels are carriers too."""
     if area.all():
         raise InputError(
             "the part is the whole picture, such as a tint: it has no surroundings to fill it in from: give a smaller one"
@@ -215,7 +222,12 @@ def _make_image_target(
             break
     if len(items) < MIN_CARRIERS:
         raise InputError("the files of the items that have the part cannot be read: restore them")
-    return _make_target(collection, locate_image_part(items, area), carriers, carriers)
+    part, having = locate_image_part(items, area), {*carriers}
+    for position in set(candidates) - having:
+        with suppress(BilrpError):
+            if part.is_in(_read_original(collection, position)):
+                having.add(position)
+    return _make_target(collection, part, sorted(having), having)
 
 
 def _make_moving_target(

@@ -324,7 +324,7 @@ def locate_moving_part(
         return None
     box = slice(int(ys.min()), int(ys.max()) + 1), slice(int(xs.min()), int(xs.max()) + 1)
     part = MovingPart(mask[box], template[:, box[0], box[1]].contiguous(), tolerance)
-    return part, [number for number in places if part.locate(items[number]) is not None]
+    return part, [number for number, item in enumerate(items) if part.is_in(item)]
 
 
 def locate_image_part(carriers: Sequence[Item], area: Bool[np.ndarray, "rows columns"]) -> ImagePart:
