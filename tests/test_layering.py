@@ -79,7 +79,8 @@ LAZY_IMPORTS = {
     "bilrp.attribution": {"bilrp.render.attribution_figure"},
     "bilrp.reliability": {"bilrp.encoders.images"},
     "bilrp.explanation": {
-        "bilrp.app.widgets", "bilrp.render.figure", "bilrp.render.findings_table", "bilrp.render.page",
+        "bilrp.app.widgets", "bilrp.render.annotations", "bilrp.render.figure", "bilrp.render.findings_table",
+        "bilrp.render.page",
     },
     "bilrp.groups": {"bilrp.render.group_views"},
     "bilrp.set_comparison": {"bilrp.render.group_views"},

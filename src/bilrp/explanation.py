@@ -41,7 +41,7 @@ from bilrp.findings.special_tokens import exclude_special_tokens, select_regions
 from bilrp.findings.summary import summarize
 from bilrp.inputs import Item
 from bilrp.io import schema, store
-from bilrp.io.files import FIGURE_SUFFIXES, NUMBER_SUFFIXES, PAGE_SUFFIX
+from bilrp.io.files import ANNOTATION_SUFFIXES, FIGURE_SUFFIXES, NUMBER_SUFFIXES, PAGE_SUFFIX, match_suffix
 from bilrp.pipeline import Mode, PreparedInput, decompose_item, prepare
 from bilrp.regions import RegionSpecs, as_spec_pair
 from bilrp.reliability import ReliabilitySpecs, mean_pair_weight, score_without_weights, weight_sides
@@ -366,7 +366,10 @@ class Explanation:
         formats: Mapping[str, Writer] | None = None,
         **options: Unpack[WriterOptions],
     ) -> Path:
-        """Write numbers (.npz, .safetensors), a figure (.png, .svg, .pdf) or an interactive page (.html).
+        """Write numbers, a figure, an interactive page, or the findings for image viewers.
+
+        Numbers are .npz or .safetensors, figures .png, .svg or .pdf, a page is .html. Of images, .jsonld has the findings as
+        Web Annotations, .iiif.json as a IIIF manifest, and .csv as region pairs in the form of AIKON.
 
         Args:
             path: the file; its suffix selects the writer.
@@ -375,10 +378,10 @@ class Explanation:
             options: passed to the writer, e.g. title="Why?"; see `WriterOptions`.
         """
         formats = FORMATS if formats is None else formats
-        suffix = Path(path).suffix.lower()
-        if suffix not in formats:
+        suffix = match_suffix(path, formats)
+        if suffix is None:
             raise InputError(
-                f"cannot save an explanation as '{suffix or path}': use one of {', '.join(formats)}"
+                f"cannot save an explanation as '{Path(path).suffix or path}': use one of {', '.join(formats)}"
             )
         formats[suffix](self, path, **options)
         return Path(path)
@@ -644,10 +647,17 @@ def _write_page(explanation: Explanation, path: str | Path, **options: Any) -> P
     return page.write(explanation, path, **options)
 
 
+def _write_matches(explanation: Explanation, path: str | Path, **_: Any) -> Path:
+    from bilrp.render import annotations
+
+    return annotations.WRITERS[match_suffix(path, annotations.WRITERS) or ""](explanation, path)
+
+
 FORMATS: Mapping[str, Writer] = {
     **dict.fromkeys(FIGURE_SUFFIXES, _write_figure),
     PAGE_SUFFIX: _write_page,
     **dict.fromkeys(NUMBER_SUFFIXES, write_numbers),
+    **dict.fromkeys(ANNOTATION_SUFFIXES, _write_matches),
 }
 """The writer of each file suffix."""
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +33,46 @@ MAX_VIEW_PIXELS = 100_000_000
 PADDING_COLOR = (128, 128, 128)
 
 
+@dataclass(frozen=True)
+class Canvas:
+    """The IIIF canvas that an image is painted on.
+
+    Args:
+        id: its address.
+        width, height: in units of the canvas.
+        box: the image on the canvas, (left, top, right, bottom).
+        label: its name in the manifest.
+        manifest: address of the manifest.
+        image: address of the image.
+        service: address of the image service; empty if there is none.
+        service_type: of that service, "ImageService3" or "ImageService2".
+    """
+
+    id: str
+    width: float
+    height: float
+    box: Box
+    label: str = ""
+    manifest: str = ""
+    image: str = ""
+    service: str = ""
+    service_type: str = ""
+
+
+def read_canvas(values: Mapping[str, Any]) -> Canvas:
+    """Return the canvas of a dict from a file; checks it."""
+    width, height, *edges = (float(number) for number in (values["width"], values["height"], *values["box"]))
+    left, top, right, bottom = edges
+    names = ("id", "label", "manifest", "image", "service", "service_type")
+    identifier, *texts = (values[name] for name in names)
+    if not all(isinstance(text, str) for text in (identifier, *texts)):
+        raise InputError("a canvas needs an id and texts")
+    extents = (width, height, right - left, bottom - top)
+    if not all(math.isfinite(extent) and extent > 0 for extent in extents):
+        raise InputError("a canvas needs a width, a height and a box")
+    return Canvas(identifier, width, height, (left, top, right, bottom), *texts)
+
+
 @dataclass(frozen=True, eq=False)
 class Image:
     """An image to show, and the position of the model's input in it.
@@ -41,6 +81,7 @@ class Image:
         pixels: bytes (height, width, 3).
         box: the model's input in pixels of this image: smaller than the image if it was cropped, larger if padded.
         original_size: (width, height) of the original image, if these pixels are a smaller copy of it.
+        canvas: the IIIF canvas of the original image, if it comes from a manifest.
 
     >>> Image(np.zeros((100, 200, 3), np.uint8), box=(50, 0, 150, 100)).map_to_view((0, 0, 8, 8), (16, 16))
     (50.0, 0.0, 100.0, 50.0)
@@ -49,6 +90,7 @@ class Image:
     pixels: np.ndarray
     box: Box
     original_size: tuple[int, int] | None = None
+    canvas: Canvas | None = None
 
     def __post_init__(self) -> None:
         left, top, right, bottom = self.box
@@ -254,7 +296,9 @@ def serialize_view(view: View | None) -> tuple[dict[str, Tensor], dict[str, str]
     buffer = io.BytesIO()
     Pillow.fromarray(view.pixels).save(buffer, "PNG")
     png = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-    return {"view": png}, {"view": json.dumps({"kind": "image", "box": view.box, "full": view.original_size})}
+    words = {"kind": "image", "box": view.box, "full": view.original_size}
+    words |= {} if view.canvas is None else {"canvas": asdict(view.canvas)}
+    return {"view": png}, {"view": json.dumps(words)}
 
 
 def deserialize_view(tensors: dict[str, Tensor], metadata: dict[str, str]) -> View | None:
@@ -278,4 +322,6 @@ def deserialize_view(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Vi
             )
         pixels = np.asarray(image.convert("RGB"))
     left, top, right, bottom = map(float, about["box"])
-    return Image(pixels, (left, top, right, bottom), None if about["full"] is None else tuple(about["full"]))
+    canvas = read_canvas(about["canvas"]) if "canvas" in about else None
+    full = None if about["full"] is None else tuple(about["full"])
+    return Image(pixels, (left, top, right, bottom), full, canvas)

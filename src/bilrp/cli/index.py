@@ -25,7 +25,8 @@ def index(
         typer.Argument(
             metavar="SOURCE…",
             help="Image files, folders of images, or files of texts: .txt with one text per line, alone or in a folder; "
-            ".csv, .tsv, .jsonl or .parquet with one text (or image file) per row, and an id and metadata if it has them.",
+            ".csv, .tsv, .jsonl or .parquet with one text (or image file) per row, and an id and metadata if it has them; "
+            "a IIIF manifest (.json, or its address), whose images are downloaded once into NAME.images.",
         ),
     ],
     output: Annotated[

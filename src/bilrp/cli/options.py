@@ -75,13 +75,27 @@ CollectionWeights = Annotated[
 Output = Annotated[
     list[str] | None,
     typer.Option(
-        "--output", "-o", metavar="FILE", help=".png .svg .pdf .html .npz .safetensors; may be repeated."
+        "--output",
+        "-o",
+        metavar="FILE",
+        help=".png .svg .pdf .html .npz .safetensors; of images also .jsonld (Web Annotations), "
+        ".iiif.json (a IIIF manifest), .csv (region pairs for AIKON); may be repeated.",
     ),
 ]
 PageOutput = Annotated[
     list[str] | None,
     typer.Option(
         "--output", "-o", metavar="FILE", help="One .html page with all explanations; may be repeated."
+    ),
+]
+SearchOutput = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="One .html page with all explanations; of images also .jsonld (Web Annotations), .iiif.json (a IIIF manifest), "
+        ".csv (region pairs for AIKON); may be repeated.",
     ),
 ]
 

@@ -13,7 +13,7 @@ import typer
 
 from bilrp.cli.console import print_safe
 from bilrp.errors import InputError, describe_error, to_printable
-from bilrp.io.files import PAGE_SUFFIX, VIEWABLE_SUFFIXES
+from bilrp.io.files import PAGE_SUFFIX, VIEWABLE_SUFFIXES, match_suffix
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
@@ -69,7 +69,7 @@ def check_outputs(
             raise InputError(f"--output {path.name[:40]}…: the name is too long")
         if any(path.exists() and os.path.exists(item) and path.samefile(item) for item in inputs):
             raise InputError(f"--output {path}: this is an input, it would be overwritten")
-        if path.suffix.lower() not in formats:
+        if match_suffix(path, formats) is None:
             raise InputError(f"--output {path}: the suffix must be one of {', '.join(formats)}")
         if path.is_dir():
             raise InputError(f"--output {path}: a folder has this name")

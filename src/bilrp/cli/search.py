@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bilrp.cli.console import print_safe
-from bilrp.cli.options import AsJson, CollectionEncoder, CollectionWeights, PageOutput, Palette
+from bilrp.cli.options import AsJson, CollectionEncoder, CollectionWeights, Palette, SearchOutput
 from bilrp.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def search(
     ] = None,
     encoder: CollectionEncoder = None,
     weights: CollectionWeights = None,
-    output: PageOutput = None,
+    output: SearchOutput = None,
     palette: Palette = "paper",
     as_json: AsJson = False,
 ) -> None:
@@ -87,14 +87,14 @@ def search(
     from bilrp.cli.outputs import DrawOptions, check_outputs
     from bilrp.collection import open
     from bilrp.collection.repair import Repair
-    from bilrp.explanation import FORMATS
+    from bilrp.io.files import ANNOTATION_SUFFIXES, PAGE_SUFFIX
     from bilrp.render.gallery import MAX_EXPLANATIONS
 
     if repair and (part or words or approximate or similarity or where):
         raise InputError(
             "--repair has its own similarity and searches by whole items: leave out the other options"
         )
-    outputs = check_outputs(output or [], formats=FORMATS, inputs=(query,), page_only=True)
+    outputs = check_outputs(output or [], formats=(PAGE_SUFFIX, *ANNOTATION_SUFFIXES), inputs=(query,))
     if outputs and count > MAX_EXPLANATIONS:
         raise InputError(f"-k {count}: a page has at most {MAX_EXPLANATIONS} explanations")
     opened = open(collection, encoder, weights=weights)
@@ -123,7 +123,21 @@ def search(
         _print_neighbours(header, neighbours, asked.key, summaries)
     lead = f"The nearest {len(neighbours)} of {len(asked.collection)} items in {collection}{asked.by}{recall_note}."
     title, draw = f"Nearest to {asked.description}", DrawOptions(palette=palette)
-    batch.write_page(entries, outputs, draw, title=title, lead=lead, columns=1, quiet=as_json)
+    pages = [path for path in outputs if path.suffix.lower() == PAGE_SUFFIX]
+    batch.write_page(entries, pages, draw, title=title, lead=lead, columns=1, quiet=as_json)
+    _write_matches(entries, [path for path in outputs if path not in pages], quiet=as_json)
+
+
+def _write_matches(entries: Sequence[GalleryEntry], outputs: Sequence[Path], *, quiet: bool) -> None:
+    """Write the matches of all explanations for image viewers."""
+    from bilrp.cli.outputs import write_each
+    from bilrp.io.files import match_suffix
+    from bilrp.render.annotations import WRITERS
+
+    explanations = [entry.explanation for entry in entries]
+    write_each(
+        lambda path: WRITERS[match_suffix(path, WRITERS) or ""](explanations, path), outputs, quiet=quiet
+    )
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp.collection import packed_parts, parts_table, tables, thumbnails
+from bilrp.collection import iiif, packed_parts, parts_table, tables, thumbnails
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.description import check_encoder, check_origin, load_encoder, read_description
 from bilrp.collection.items_table import ItemsTable
@@ -30,7 +30,7 @@ from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_item
 from bilrp.errors import BilrpError, InputError, MismatchError, wrap_errors
 from bilrp.explanation import Explanation, pair
 from bilrp.highlights import Highlight, highlight
-from bilrp.inputs import Item, View
+from bilrp.inputs import Image, Item, View
 from bilrp.pipeline import decompose_item
 from bilrp.progress import progress_bar
 from bilrp.regions import RegionSpecs
@@ -202,7 +202,11 @@ class Collection:
         if full and unchanged and row["thumbnail"][0]:
             return read_item(self.encoder, Path(path)).view
         with wrap_errors(f"{self.path}: the thumbnail or text of {self.names[at]} is damaged"):
-            return thumbnails.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
+            view = thumbnails.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
+        if iiif.CANVAS_COLUMN in self.columns and isinstance(view, Image):
+            (canvas,) = self.items.take([at], [iiif.CANVAS_COLUMN])[iiif.CANVAS_COLUMN]
+            return replace(view, canvas=iiif.find_canvas({iiif.CANVAS_COLUMN: canvas}))
+        return view
 
     def decomposition(self, query: Query) -> Decomposition:
         """Return the decomposition of an item, with stored parts (computed on first use), or of any other query, exact."""

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bilrp.collection import records, tables
+from bilrp.collection import iiif, records, tables
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.core import PARTS_PER_COMMIT, Collection, open
 from bilrp.collection.index_session import IndexReport, IndexSession
@@ -22,6 +22,7 @@ from bilrp.collection.sources import SourceItem, decode_path, iter_source_items,
 from bilrp.collection.table_rows import is_table, iter_rows
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder
 from bilrp.encoders import registry
+from bilrp.encoders.text.reader import TextReader
 from bilrp.errors import InputError, to_printable
 from bilrp.progress import Progress, progress_bar
 
@@ -54,6 +55,7 @@ def build(
         source: A folder, a file, a list of them, texts, or any iterable of what the encoder reads. Records are dicts, or
             rows of a .csv, .tsv, .jsonl or .parquet file, a DataFrame or an Arrow table: `text` or `file`; `id`, `name`
             and `group` if there are any; other columns are metadata. A record whose id is known replaces the stored one.
+            A IIIF manifest (.json, or its address) gives its canvases; downloaded images are stored in NAME.images.
         encoder: An encoder, its name, or a model.
         path: The collection to write, NAME.lance.
         parts: Also compute and store the parts of every item.
@@ -108,7 +110,7 @@ def build_with_report(
     start = time.perf_counter()
     encoder = registry.load(encoder) if isinstance(encoder, str) else as_encoder(encoder)
     path = str(path)
-    source_items = _list_source_items(source, encoder, column, embeddings)
+    source_items = _list_source_items(source, encoder, column, embeddings, Path(path).with_suffix(".images"))
     if not source_items:
         raise InputError(
             f"nothing to index in {_describe_source(source)}: no files or texts that {encoder.name} reads"
@@ -174,9 +176,19 @@ def _index_new(
 
 
 def _list_source_items(
-    source: Any, encoder: Encoder, column: str | None, embeddings: Any
+    source: Any, encoder: Encoder, column: str | None, embeddings: Any, image_folder: Path
 ) -> list[SourceItem]:
-    """Return the inputs of a source, with the rows of `embeddings`."""
+    """Return the inputs of a source, with the rows of `embeddings`; images of IIIF manifests are downloaded."""
+    entries = source if isinstance(source, list | tuple) else [source]
+    if not isinstance(encoder.read, TextReader) and any(map(iiif.is_manifest, entries)):
+        source_items = []
+        for each in entries:
+            source_items += (
+                iiif.iter_manifest(each, image_folder)
+                if iiif.is_manifest(each)
+                else iter_source_items(each, encoder, column=column)
+            )
+        return source_items if embeddings is None else records.attach_embeddings(source_items, embeddings)
     if is_table(source):
         source = list(iter_rows(source))
     entries = [source] if isinstance(source, Mapping | str | os.PathLike) else source

@@ -8,7 +8,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -18,10 +18,22 @@ from bilrp.errors import InputError, describe_error
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 PAGE_SUFFIX = ".html"
 NUMBER_SUFFIXES = (".npz", ".safetensors")
+ANNOTATION_SUFFIXES = (".jsonld", ".iiif.json", ".csv")
 VIEWABLE_SUFFIXES = (PAGE_SUFFIX, *FIGURE_SUFFIXES)
 
 PARTIAL_PREFIX = ".bilrp-partial-"  # of temporary files; hidden, so that image listings skip them
 STALE_AFTER_SECONDS = 86_400.0  # a temporary file this old is stale even where file locks do not work
+
+
+def match_suffix(path: str | Path, suffixes: Iterable[str]) -> str | None:
+    """Return the longest of these suffixes that a name ends with, or None.
+
+    >>> match_suffix("why.iiif.json", [".json", ".iiif.json"])
+    '.iiif.json'
+    """
+    name = Path(path).name.lower()
+    matching = [suffix for suffix in suffixes if name.endswith(suffix) and name != suffix]
+    return max(matching, key=len, default=None)
 
 
 @contextmanager

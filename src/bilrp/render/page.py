@@ -359,7 +359,7 @@ def _serialize_view(decomposition: Decomposition, src: str | None) -> dict[str, 
     width, height = view.size
     return {
         "kind": "image",
-        "src": _data_uri(view.pixels) if src is None else src,
+        "src": encode_image(view.pixels) if src is None else src,
         "width": width,
         "height": height,
         "full": list(view.original_size or view.size),
@@ -417,7 +417,7 @@ def _run_length_encode(labels: np.ndarray) -> list[int]:
     return np.stack([labels[starts], lengths], axis=1).ravel().tolist()
 
 
-def _data_uri(pixels: np.ndarray) -> str:
+def encode_image(pixels: np.ndarray) -> str:
     """Return the image as a data URI: PNG, or JPEG if a PNG would be too large."""
     from PIL import Image as Pillow  # here, because pages of texts do not need Pillow
 
