@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from bilrp.collection import Collection
-    from bilrp.collection.audit import Audit
-    from bilrp.render.report import Report
+    from bilrp.collection.audit import Audit, PairCluster, Suspect
+    from bilrp.render.report import Report, Section
 
 MAX_ILLUSTRATED = 3  # suspects, and clusters
 MAX_EXAMPLE_PAIRS = 2
@@ -128,8 +128,7 @@ def build_report(collection: Collection, result: Audit, name: str) -> Report:
         result: its audit.
         name: name of the collection.
     """
-    from bilrp.render import figure
-    from bilrp.render.report import Paragraph, Picture, Report, Section, Table
+    from bilrp.render.report import Picture, Report, Section, Table
 
     sections = [
         Section(
@@ -153,34 +152,48 @@ def build_report(collection: Collection, result: Audit, name: str) -> Report:
     )
     if rows:
         sections.append(Section("Possible shortcuts", [Table(header, rows, "Worst first.")]))
-    for number, suspect in enumerate(result.suspects[:MAX_ILLUSTRATED]):
-        blocks: list[Paragraph | Table | Picture] = [Paragraph(f"{suspect}.")]
-        blocks.append(
-            Picture(
-                f"suspect-{number + 1}.png",
-                plot_relevance_map(collection, suspect.mask.astype(float)),
-                "The region.",
-            )
-        )
-        for example, (i, j) in enumerate(suspect.pairs[:MAX_EXAMPLE_PAIRS]):
-            pair_figure = figure.plot(collection.explain(i, j))
-            caption = f"{collection.names[i]} and {collection.names[j]}."
-            blocks.append(Picture(f"suspect-{number + 1}-{example + 1}.png", pair_figure, caption))
-        sections.append(Section(suspect.where, blocks))
-    for number, cluster in enumerate(result.clusters[:MAX_ILLUSTRATED]):
-        i, j = cluster.pairs[0]
-        blocks = [
-            Picture(f"cluster-{number + 1}.png", plot_relevance_map(collection, cluster.mean_map),
-            f"The mean of {len(cluster.pairs)} pairs."),
-            Picture(
-                f"cluster-{number + 1}-pair.png", figure.plot(collection.explain(i, j)),
-                f"The most typical pair: {collection.names[i]} and {collection.names[j]}.",
-            ),
-        ]  # fmt: skip
-        sections.append(Section(f"Pairs that match in the same regions, cluster {number + 1}", blocks))
+    for number, suspect in enumerate(result.suspects[:MAX_ILLUSTRATED], 1):
+        sections.append(_build_suspect_section(collection, suspect, number))
+    for number, cluster in enumerate(result.clusters[:MAX_ILLUSTRATED], 1):
+        sections.append(_build_cluster_section(collection, cluster, number))
     return Report(
         f"Audit of {name}", format_audit(collection, result), sections, results=collect_results(result)
     )
+
+
+def _build_suspect_section(collection: Collection, suspect: Suspect, number: int) -> Section:
+    """Return the section of a possible shortcut: its sentence, its region, and pairs as examples."""
+    from bilrp.render import figure
+    from bilrp.render.report import Paragraph, Picture, Section
+
+    region = plot_relevance_map(collection, suspect.mask.astype(float))
+    examples = [
+        Picture(
+            f"suspect-{number}-{example}.png",
+            figure.plot(collection.explain(i, j)),
+            f"{collection.names[i]} and {collection.names[j]}.",
+        )
+        for example, (i, j) in enumerate(suspect.pairs[:MAX_EXAMPLE_PAIRS], 1)
+    ]
+    blocks = [Paragraph(f"{suspect}."), Picture(f"suspect-{number}.png", region, "The region."), *examples]
+    return Section(suspect.where, blocks)
+
+
+def _build_cluster_section(collection: Collection, cluster: PairCluster, number: int) -> Section:
+    """Return the section of pairs that match in the same regions: their mean, and the most typical pair."""
+    from bilrp.render import figure
+    from bilrp.render.report import Picture, Section
+
+    i, j = cluster.pairs[0]
+    blocks = [
+        Picture(f"cluster-{number}.png", plot_relevance_map(collection, cluster.mean_map),
+        f"The mean of {len(cluster.pairs)} pairs."),
+        Picture(
+            f"cluster-{number}-pair.png", figure.plot(collection.explain(i, j)),
+            f"The most typical pair: {collection.names[i]} and {collection.names[j]}.",
+        ),
+    ]  # fmt: skip
+    return Section(f"Pairs that match in the same regions, cluster {number}", blocks)
 
 
 def plot_relevance_map(collection: Collection, values: np.ndarray) -> Figure:

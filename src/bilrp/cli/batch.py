@@ -41,14 +41,9 @@ def explain_all(
     """
     from bilrp.cli import texts
     from bilrp.explanation import pair
-    from bilrp.render.gallery import MAX_EXPLANATIONS, GalleryEntry, serialize_matrix
+    from bilrp.render.gallery import GalleryEntry, serialize_matrix
 
-    pairs = [(a, b) for a, b in itertools.combinations(range(len(inputs)), 2) if a == 0 or not first]
-    if len(pairs) * len(encoders) > MAX_EXPLANATIONS and outputs:
-        raise InputError(
-            f"{len(pairs) * len(encoders)} explanations are too many for one page (at most {MAX_EXPLANATIONS}): "
-            f"give fewer inputs, or --first"
-        )
+    pairs = _list_pairs(len(inputs), encoders=len(encoders), first=first, has_page=bool(outputs))
     # standard input can be read only once, for all encoders
     as_texts = [texts.read_text(path) for path in inputs] if any(map(texts.reads_text, encoders)) else inputs
     contents = {encoder: as_texts if texts.reads_text(encoder) else inputs for encoder in encoders}
@@ -85,6 +80,19 @@ def explain_all(
         entries, outputs, draw, title=title, columns=len(encoders), open_output=open_output, quiet=as_json,
         matrix=matrix,
     )  # fmt: skip
+
+
+def _list_pairs(inputs: int, *, encoders: int, first: bool, has_page: bool) -> list[tuple[int, int]]:
+    """Return the pairs to explain; raise if they are too many for a page."""
+    from bilrp.render.gallery import MAX_EXPLANATIONS
+
+    pairs = [(a, b) for a, b in itertools.combinations(range(inputs), 2) if a == 0 or not first]
+    if len(pairs) * encoders > MAX_EXPLANATIONS and has_page:
+        raise InputError(
+            f"{len(pairs) * encoders} explanations are too many for one page (at most {MAX_EXPLANATIONS}): "
+            "give fewer inputs, or --first"
+        )
+    return pairs
 
 
 def format_matrix(matrix: Mapping[str, Any]) -> str:

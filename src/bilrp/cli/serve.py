@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +13,11 @@ from bilrp.cli.console import print_safe
 from bilrp.cli.options import Size, Weights
 from bilrp.encoders.registry import DEFAULT_IMAGE_ENCODER
 from bilrp.errors import InputError, import_optional
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from bilrp.app.security import AccessPolicy
 
 
 def serve(
@@ -53,32 +59,46 @@ def serve(
     for module in ("starlette", "uvicorn"):
         import_optional(module, "app", "served views")
     from bilrp.app import server
-    from bilrp.cli import terminal
 
     if add and len(inputs) != 1:
         raise InputError("--add is for collections: give one NAME.lance")
     if len(inputs) == 2:
-        from bilrp.encoder import read_item
-
-        reader = terminal.load_encoder(encoder or DEFAULT_IMAGE_ENCODER, weights=weights, size=size)
-        a, b = (read_item(reader, content) for content in inputs)
-        message = f"{inputs[0]} and {inputs[1]} by {reader.name}"
-        make_app = partial(server.make_pair_app, reader, a, b)
+        message, make_app = _prepare_pair(inputs, encoder, weights=weights, size=size)
     elif len(inputs) == 1:
-        from bilrp.collection import open, tables
-
-        path = inputs[0]
-        if os.path.isdir(path) and not os.path.isdir(tables.table_path(path, tables.ITEMS_TABLE)):
-            name = path.rstrip("/\\")
-            raise InputError(f"{path} is a folder: first bilrp index {name} -o {name}.lance, then serve that")
-        collection = open(path, encoder, weights=weights)
-        collection.encoder  # noqa: B018  loaded here, so that a missing encoder is reported at the start
-        message = f"{path}: {len(collection)} items by {collection.description['encoder']}"
-        make_app = partial(server.make_collection_app, collection, add=add)
+        message, make_app = _prepare_collection(inputs[0], encoder, weights=weights, add=add)
     else:
         raise InputError("give one collection (NAME.lance), or two images or texts")
     on_started = partial(_announce, message, open_browser)
     server.run(make_app, host=host, port=port, on_started=on_started, writable=add)
+
+
+def _prepare_pair(
+    inputs: Sequence[str], name: str | None, *, weights: str | None, size: str | None
+) -> tuple[str, Callable[[AccessPolicy], ASGIApp]]:
+    """Return what is served, and the function that makes the app on two inputs."""
+    from bilrp.app import server
+    from bilrp.cli import terminal
+    from bilrp.encoder import read_item
+
+    encoder = terminal.load_encoder(name or DEFAULT_IMAGE_ENCODER, weights=weights, size=size)
+    a, b = (read_item(encoder, content) for content in inputs)
+    return f"{inputs[0]} and {inputs[1]} by {encoder.name}", partial(server.make_pair_app, encoder, a, b)
+
+
+def _prepare_collection(
+    path: str, encoder: str | None, *, weights: str | None, add: bool
+) -> tuple[str, Callable[[AccessPolicy], ASGIApp]]:
+    """Return what is served, and the function that makes the app on a collection."""
+    from bilrp.app import server
+    from bilrp.collection import open, tables
+
+    if os.path.isdir(path) and not os.path.isdir(tables.table_path(path, tables.ITEMS_TABLE)):
+        name = path.rstrip("/\\")
+        raise InputError(f"{path} is a folder: first bilrp index {name} -o {name}.lance, then serve that")
+    collection = open(path, encoder, weights=weights)
+    collection.encoder  # noqa: B018  loaded here, so that a missing encoder is reported at the start
+    message = f"{path}: {len(collection)} items by {collection.description['encoder']}"
+    return message, partial(server.make_collection_app, collection, add=add)
 
 
 def _announce(message: str, open_browser: bool, url: str) -> None:

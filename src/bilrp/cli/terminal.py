@@ -86,17 +86,15 @@ def collect_summary(
     from bilrp.covering import describe_covering
     from bilrp.findings.summary import describe_verdict, is_estimate, list_warnings, name_whole
     from bilrp.render.findings_figure import serialize_differences, serialize_findings
-    from bilrp.render.visibility import list_visible_regions, select_visible
 
-    e, breakdown = explanation, explanation.breakdown
+    e = explanation
     covered = [] if e.runs is None else e.cover_findings()
-    rows, columns = (list_visible_regions(side, special_tokens=special_tokens) for side in (e.a, e.b))
     return {
         "a": names[0],
         "b": names[1],
         "encoder": encoder,
         "similarity": e.similarity,
-        "score": breakdown.score,
+        "score": e.score,
         "unweighted_score": e.unweighted_score,
         "estimate": is_estimate(e),
         "summary": e.summary(),
@@ -111,6 +109,18 @@ def collect_summary(
         "checked": describe_covering(covered),
         **_list_numbers(e),
         "warnings": list_warnings(e, e.findings()),
+        **_collect_breakdown(e),
+        "regions": [e.a.regions.count, e.b.regions.count],
+        "top": _list_top(e, DEFAULT_JSON_PAIRS if top is None else top, special_tokens=special_tokens),
+        "plan": None if e.a.plan is None else str(e.a.plan),
+        "seconds": None if seconds is None else round(seconds, 3),
+    }
+
+
+def _collect_breakdown(explanation: Explanation) -> dict[str, Any]:
+    """Return the terms of the score and their shares."""
+    breakdown, has_reference = explanation.breakdown, explanation.reference_terms is not None
+    return {
         "explained": breakdown.explained,
         "unattributed": breakdown.unattributed,
         "near_zero": breakdown.is_near_zero,
@@ -123,27 +133,30 @@ def collect_summary(
         "special_tokens": breakdown.special_tokens,
         "special_tokens_share": breakdown.compute_share(breakdown.special_tokens),
         "self_terms": breakdown.self_terms_a + breakdown.self_terms_b,
-        "reference_terms": None
-        if e.reference_terms is None
-        else [breakdown.reference_terms_a, breakdown.reference_terms_b],
-        "reference_score": None if e.reference_terms is None else breakdown.reference_score,
+        "reference_terms": [breakdown.reference_terms_a, breakdown.reference_terms_b]
+        if has_reference
+        else None,
+        "reference_score": breakdown.reference_score if has_reference else None,
         "positive": breakdown.positive,
         "negative": breakdown.negative,
         "closed": breakdown.is_complete,
-        "regions": [e.a.regions.count, e.b.regions.count],
-        "top": [
-            {
-                "a": _describe_region(e.a, rows[m.a]),
-                "b": _describe_region(e.b, columns[m.b]),
-                "relevance": m.relevance,
-            }
-            for m in select_visible(e, special_tokens=special_tokens).top(
-                DEFAULT_JSON_PAIRS if top is None else top
-            )
-        ],
-        "plan": None if e.a.plan is None else str(e.a.plan),
-        "seconds": None if seconds is None else round(seconds, 3),
     }
+
+
+def _list_top(explanation: Explanation, k: int, *, special_tokens: bool) -> list[dict[str, Any]]:
+    """Return the k strongest pairs of visible regions."""
+    from bilrp.render.visibility import list_visible_regions, select_visible
+
+    e = explanation
+    rows, columns = (list_visible_regions(side, special_tokens=special_tokens) for side in (e.a, e.b))
+    return [
+        {
+            "a": _describe_region(e.a, rows[m.a]),
+            "b": _describe_region(e.b, columns[m.b]),
+            "relevance": m.relevance,
+        }
+        for m in select_visible(e, special_tokens=special_tokens).top(k)
+    ]
 
 
 def _list_numbers(explanation: Explanation) -> dict[str, Any]:

@@ -318,8 +318,8 @@ def _find_negated_side(explanation: ExplanationLike) -> tuple[str, str] | None:
     for side in (explanation.a, explanation.b):
         if not isinstance(side.view, Text) or _is_long_text(side):
             return None
-        found = re.findall(r"n't\b|\w+(?=n't\b)|\w+", side.view.text.lower().replace("’", "'"))
-        words.append([word for word in found if word in NEGATIONS])
+        tokens = re.findall(r"n't\b|\w+(?=n't\b)|\w+", side.view.text.lower().replace("’", "'"))
+        words.append([word for word in tokens if word in NEGATIONS])
     if bool(words[0]) == bool(words[1]):
         return None
     return ("A", words[0][0]) if words[0] else ("B", words[1][0])

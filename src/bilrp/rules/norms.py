@@ -44,11 +44,11 @@ def _group_norm(step: Step) -> Map:
     groups, weight = step.argument(1, "num_groups"), step.argument(2, "weight")
     value = step.values[0]
 
-    def grouped(t: Tensor) -> Tensor:
+    def group_channels(t: Tensor) -> Tensor:
         return t.reshape(t.shape[0], groups, -1)
 
     return _centered_norm(
-        step, grouped, (-1,), step.argument(4, "eps", 1e-5), reshape_per_channel(weight, value)
+        step, group_channels, (-1,), step.argument(4, "eps", 1e-5), reshape_per_channel(weight, value)
     )
 
 

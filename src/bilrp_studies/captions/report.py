@@ -27,6 +27,7 @@ MEASURES = {"pointing": "strongest patch inside the box", "share": "positive rel
 MIN_INTERVAL_SCENES = 5  # a bootstrap interval over fewer scenes is meaningless
 FIXLIP = "FIxLIP .83 .82 .84 .86, exCLIP .73 .88 .89 .92, Grad-ECLIP .68 .45 .33 .28"
 Rows = Mapping[str, Mapping[int, Sequence[Row]]]
+Values = Mapping[str, Mapping[str, Mapping[int, Mapping[str, list[float]]]]]
 Means = Mapping[str, Mapping[str, Mapping[int, Mapping[str, tuple[float, float, float]]]]]
 
 
@@ -48,23 +49,8 @@ def build_report(
         rows: Scores of each scene, by game and number of named objects.
         example_scenes: Scenes whose explanations are shown.
     """
-    values = {
-        measure: {
-            game: {count: collect_values(result, which) for count, result in by_count.items()}
-            for game, by_count in rows.items()
-        }
-        for which, measure in enumerate(MEASURES)
-    }
-    means = {
-        measure: {
-            game: {
-                count: {name: bootstrap_mean(each, seed=settings.seed) for name, each in result.items()}
-                for count, result in by_count.items()
-            }
-            for game, by_count in games.items()
-        }
-        for measure, games in values.items()
-    }
+    values = _collect_values(rows)
+    means = _compute_means(values, settings.seed)
     rivals = [
         row
         for measure, games in values.items()
@@ -100,6 +86,31 @@ def build_report(
         results=results,
         protocol=_describe_protocol(settings, methods),
     )
+
+
+def _collect_values(rows: Rows) -> Values:
+    """Return the scores of each method, by measure, game and number of named objects."""
+    return {
+        measure: {
+            game: {count: collect_values(result, which) for count, result in by_count.items()}
+            for game, by_count in rows.items()
+        }
+        for which, measure in enumerate(MEASURES)
+    }
+
+
+def _compute_means(values: Values, seed: int) -> Means:
+    """Return the mean of each method with its confidence interval, by measure, game and number of named objects."""
+    return {
+        measure: {
+            game: {
+                count: {name: bootstrap_mean(each, seed=seed) for name, each in result.items()}
+                for count, result in by_count.items()
+            }
+            for game, by_count in games.items()
+        }
+        for measure, games in values.items()
+    }
 
 
 def compare_with_others(
