@@ -138,6 +138,33 @@ def test_vectors_are_stored_and_searched_by(
     assert np.array_equal(texts.embeddings, vectors.astype(np.float16).astype(np.float32))
 
 
+def test_many_queries_give_what_each_alone_gives(
+    encoder: bilrp.Encoder, vectors: np.ndarray, tmp_path: Path
+) -> None:
+    made = collection.build(RECORDS, encoder, tmp_path / "x.lance")
+    queries: list[Any] = ["It rains!", "A kitten sleeps.", 1, "a-1", vectors[2], "A kitten sleeps."]
+    for where in (None, "year > 2019"):
+        together = made.nearest_many(queries, 2, where=where)
+        assert len(together) == len(queries)
+        for query, hits in zip(queries, together, strict=True):
+            alone = made.nearest(query, 2, where=where)
+            assert [hit.id for hit in hits] == [hit.id for hit in alone]
+            assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in alone], abs=1e-5)
+            assert [(hit.text, hit.metadata) for hit in hits] == [(hit.text, hit.metadata) for hit in alone]
+    assert torch.allclose(made.nearest_many([1], 1)[0][0].share, made.nearest(1, 1)[0].share)
+    assert [[hit.position] for (hit,) in made.nearest_many(vectors, 1)] == [[n] for n in range(len(RECORDS))]
+    assert made.nearest_many([]) == []
+    for wrong, reason in (
+        ("one query", "list of queries"),
+        ([""], "empty"),
+        ([vectors[0][:3]], "finite numbers"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            made.nearest_many(wrong)
+    with pytest.raises(InputError, match="k must be"):
+        made.nearest_many(queries, 0)
+
+
 def test_vectors_of_another_encoder_are_refused(
     encoder: bilrp.Encoder, vectors: np.ndarray, tmp_path: Path
 ) -> None:
@@ -381,3 +408,8 @@ def test_search_with_a_condition_on_the_command_line(
     answer = run("search", path, "A cat.", "--where", "lang = 'en' AND year > 2019", "--json")
     (row,) = json.loads(answer)["neighbours"]
     assert row["id"] == "a-2" and row["text"] == RECORDS[1]["text"] and row["metadata"]["year"] == 2021
+
+    (tmp_path / "q.txt").write_text("A cat.\n\nIt rains.\n")
+    answer = json.loads(run("search", path, "--queries", tmp_path / "q.txt", "-k", "1", "--json"))
+    assert [row["query"] for row in answer["queries"]] == ["A cat.", "It rains."]
+    assert all(len(row["neighbours"]) == 1 for row in answer["queries"])

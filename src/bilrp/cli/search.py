@@ -34,8 +34,15 @@ def search(
         str, typer.Argument(metavar="NAME.lance", help="A collection, written by `bilrp index`.")
     ],
     query: Annotated[
-        str, typer.Argument(metavar="QUERY", help="A file, a text, or an item's name, number or id.")
-    ],
+        str | None,
+        typer.Argument(metavar="[QUERY]", help="A file, a text, or an item's name, number or id."),
+    ] = None,
+    queries: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Many queries in place of QUERY: one in each line, or - for standard input."
+        ),
+    ] = None,
     part: Annotated[
         str | None,
         typer.Option(metavar="X,Y,W,H", help="Use only this box of the query, in pixels of the image file."),
@@ -81,6 +88,16 @@ def search(
     from bilrp.cli.input_hints import check_collection, check_query
 
     check_collection(collection)
+    if queries is not None:
+        if query or part or words or explain or approximate or repair or output:
+            raise InputError(
+                "--queries has -k, --similarity, --where, --encoder and --json only: leave out the rest"
+            )
+        options = {"count": count, "similarity": similarity, "where": where, "as_json": as_json}
+        _search_many(collection, queries, encoder=encoder, weights=weights, **options)
+        return
+    if query is None:
+        raise InputError("give a QUERY, or --queries FILE with one in each line")
     check_query(query)  # before torch is imported
 
     from bilrp.cli import batch
@@ -138,6 +155,50 @@ def _write_matches(entries: Sequence[GalleryEntry], outputs: Sequence[Path], *, 
     write_each(
         lambda path: WRITERS[match_suffix(path, WRITERS) or ""](explanations, path), outputs, quiet=quiet
     )
+
+
+def _search_many(
+    path: str,
+    queries: str,
+    *,
+    encoder: str | None,
+    weights: str | None,
+    count: int,
+    similarity: str | None,
+    where: str | None,
+    as_json: bool,
+) -> None:
+    """Search for each line of a file; inputs are encoded in batches, and the items are read once."""
+    from bilrp.cli.input_hints import check_query
+    from bilrp.cli.texts import MAX_TEXT_BYTES
+    from bilrp.io import files
+
+    lines = (
+        sys.stdin.read()
+        if queries == "-"
+        else files.read_text(queries, kind="text", max_bytes=MAX_TEXT_BYTES)
+    )
+    asked = [line.strip() for line in lines.splitlines() if line.strip()]
+    for line in asked:
+        check_query(line)
+    if not asked:
+        raise InputError(f"{queries} has no query: write one in each line")
+
+    from bilrp.collection import open
+
+    collection = open(path, encoder, weights=weights)
+    keys = [resolve_query(collection, line) for line in asked]
+    results = collection.nearest_many(keys, count, similarity=similarity, where=where)
+    if as_json:
+        rows = [
+            {"query": line, "neighbours": _serialize_neighbours(neighbours, ())}
+            for line, neighbours in zip(asked, results, strict=True)
+        ]
+        print(json.dumps({"collection": path, "queries": rows}))
+        return
+    condition = "" if where is None else f" where {where}"
+    for line, key, neighbours in zip(asked, keys, results, strict=True):
+        _print_neighbours(f"Nearest to {line}, of {len(collection)}{condition}:", neighbours, key)
 
 
 @dataclass(frozen=True)

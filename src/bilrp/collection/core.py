@@ -6,10 +6,10 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from bilrp.collection import iiif, packed_parts, parts_table, tables, thumbnails
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.description import check_encoder, check_origin, load_encoder, read_description
 from bilrp.collection.items_table import ItemsTable
-from bilrp.collection.neighbours import Neighbour
+from bilrp.collection.neighbours import MeanContrast, Neighbour, Query, find_many, make_neighbours
 from bilrp.collection.packed_parts import PackedParts, SparseColumns
 from bilrp.collection.parts_table import PartsTable
 from bilrp.collection.sources import SourceItem, decode_path, parse_content_hash
@@ -43,22 +43,8 @@ if TYPE_CHECKING:
     from bilrp.collection.repair import Repair
     from bilrp.collection.repair_selection import Method
 
-Query: TypeAlias = int | InputLike | Decomposition
-"""A position, an id, a path, anything the encoder reads, or a decomposition of it."""
 PARTS_PER_COMMIT = 8  # decompositions per commit
 MAX_SPARSE_FRACTION = 0.25  # of the coordinates: with fewer active ones, a product on these alone is faster
-
-
-@dataclass(frozen=True, eq=False)
-class MeanContrast:
-    """The direction m₁ − m₂ between the mean embeddings of two groups."""
-
-    direction: Float[Tensor, " h"]
-    _share: Callable[[Query], Tensor] = field(repr=False)
-
-    def share(self, query: Query) -> Float[Tensor, " regions"]:
-        """Return ⟨P_I, m₁ − m₂⟩: positive if region I of the query resembles the first group more than the second."""
-        return self._share(query)
 
 
 def open(
@@ -174,12 +160,17 @@ class Collection:
         """Compute φ of an input that is not in the collection."""
         if isinstance(query, Decomposition):
             return self.decomposition(query).embedding.float()
-        item = self._read_query(query)
-        self._check_encoder(item)
-        embedding = BatchEncoder(self.encoder).encode([item])[0]
+        (embedding,) = self.embed_inputs([query])
         if isinstance(embedding, str):
             raise InputError(embedding)
         return embedding.float()
+
+    def embed_inputs(self, inputs: Sequence[InputLike]) -> list[Tensor | str]:
+        """Return φ of inputs that are not in the collection, encoded in batches, or the error message of each failure."""
+        items = [self._read_query(each) for each in inputs]
+        for item in items[:1]:
+            self._check_encoder(item)
+        return BatchEncoder(self.encoder).encode(items)
 
     def _read_query(self, query: Query) -> Item:
         """Read an input that is not in the collection."""
@@ -389,18 +380,31 @@ class Collection:
             best, scores = self.items.top_k(vector, k, similarity, index=index)
         else:
             best, scores = self.items.rank(self.items.find(where), vector, k, similarity)
-        rows = cache(partial(self.read_rows, [int(i) for i in best]))
-        return [
-            Neighbour(
-                self.ids[i],
-                self.names[i],
-                float(score),
-                int(i),
-                partial(self._share_with, parts, int(i), query_norm),
-                lambda n=n: rows()[n],
-            )
-            for n, (i, score) in enumerate(zip(best, scores, strict=True))
-        ]
+        return make_neighbours(self, best, scores, partial(self._share_with, parts, query_norm))
+
+    def nearest_many(
+        self,
+        queries: Sequence[Query] | Float[np.ndarray, "n h"],
+        k: int = 10,
+        *,
+        similarity: str | None = None,
+        where: str | None = None,
+    ) -> list[list[Neighbour]]:
+        """Return `nearest` of each query: inputs are encoded in batches, and the items are read once for all of them.
+
+        Args:
+            queries: Items, inputs or vectors [h]; or an array or tensor [n, h].
+            k: Number of neighbours of each.
+            similarity: "dot" or "cosine"; the encoder's own by default.
+            where: Only items that match this SQL condition, as for `nearest`.
+
+        >>> [hits[0].name for hits in collection.nearest_many(["one question", "another"])]  # doctest: +SKIP
+        """
+
+        def share(query: Query, norm: float | None) -> Callable[[int], Tensor]:
+            return partial(self._share_with, cache(partial(self._sparse_parts, query)), norm)
+
+        return find_many(self, queries, k, self.resolve_similarity(similarity), where, share)
 
     def read_rows(self, positions: Sequence[int]) -> list[dict[str, Any]]:
         """Return text, group and metadata of some items."""
@@ -430,7 +434,7 @@ class Collection:
         return self._load_or_make_parts([at])[0].unpack()
 
     def _share_with(
-        self, parts: Callable[[], SparseColumns], position: int, query_norm: float | None
+        self, parts: Callable[[], SparseColumns], query_norm: float | None, position: int
     ) -> Tensor:
         """Return ⟨P_I, φ(x')⟩; for cosine, where the query's norm is given, divided by both norms."""
         scale = 1.0 if query_norm is None else query_norm * (float(self.items.norms[position]) or 1.0)

@@ -244,10 +244,27 @@ class ItemsTable:
                 positions = self.float16_index.candidates(vector, k, cosine=cosine)
                 if len(positions) <= MAX_CANDIDATE_FRACTION * len(self):
                     return self.rank(positions, vector, k, similarity)
-        best = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        for start, scores in self._iter_scores(vector, cosine=cosine):
-            top = top_k_indices(scores, k)
-            best = _merge_top_k(best, (top + start, scores[top]), k)
+        return self.top_k_many([vector], k, similarity)[0]
+
+    def top_k_many(
+        self, vectors: Sequence[np.ndarray], k: int, similarity: str = "dot"
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return positions and scores of the k best for each vector, exactly; embeddings are read once for all.
+
+        Args:
+            vectors: The queries.
+            k: Number of items for each.
+            similarity: "dot" or "cosine".
+        """
+        best = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in vectors]
+        start = 0
+        for block in self.iter_blocks():
+            rows = slice(start, start + len(block))
+            for number, vector in enumerate(vectors):
+                scores = self._score_block(block, rows, vector, cosine=similarity == "cosine")
+                top = top_k_indices(scores, k)
+                best[number] = _merge_top_k(best[number], (top + start, scores[top]), k)
+            start += len(block)
         return best
 
     def scores(self, vector: np.ndarray, similarity: str = "dot") -> Float[np.ndarray, " items"]:
