@@ -134,6 +134,45 @@ def test_real_sentence_transformers(text_folder: Path) -> None:
     )  # type: ignore[arg-type]
 
 
+class TokenEncoderLike(SentenceTransformerLike):
+    """The interface of a late-interaction encoder (ColBERT): a projected vector of length 1 for each token."""
+
+    def __init__(self, model: nn.Module, tokenizer: Any):
+        super().__init__(model, tokenizer)
+        self.projection = nn.Linear(model.config.hidden_size, 8, bias=False).requires_grad_(False)  # type: ignore[union-attr]
+        self.similarity_fn_name = "MaxSim"
+
+    def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:  # type: ignore[override]
+        hidden = self.projection(self[0](**features).last_hidden_state)
+        return {**features, "token_embeddings": nn.functional.normalize(hidden, dim=-1)}
+
+    def encode(self, texts: list[str], prompt: str = "", **options: Any) -> Tensor:
+        with torch.no_grad():
+            return self(self.tokenize([prompt + text for text in texts]))["token_embeddings"]
+
+
+def test_token_encoders_are_explained_by_maxsim(text_folder: Path) -> None:
+    """Σ over the query's tokens of the best of the passage's: for live objects of both kinds, as they compute it."""
+    model, tokenizer = load(text_folder)
+    live = TokenEncoderLike(model, tokenizer)
+    assert torch.allclose(embed(adapt(live), QUERY), live.encode([QUERY])[0], rtol=0, atol=1e-6)
+    with torch.no_grad():
+        hidden = [model(**tokenizer([t], return_tensors="pt")).last_hidden_state[0] for t in (QUERY, PASSAGE)]
+    tokens = bilrp.encoders.from_transformers(model, tokenizer, pooling="tokens")
+    for encoder, (query, passage) in (
+        (live, (live.encode([QUERY])[0], live.encode([PASSAGE])[0])),
+        (tokens, hidden),
+    ):
+        explanation = bilrp.explain(encoder, QUERY, PASSAGE)
+        assert explanation.similarity == "maxsim"
+        best = (query @ passage.T).amax(1).sum()
+        assert explanation.score == pytest.approx(float(best), rel=1e-5)
+        total = float(explanation.relevance.sum()) + explanation.unattributed
+        assert total == pytest.approx(explanation.score, rel=1e-5)
+        (hit,) = bilrp.highlight(encoder, QUERY, [PASSAGE])
+        assert sum(s.weight for s in hit.passage) + hit.unattributed == pytest.approx(hit.score, rel=1e-5)
+
+
 def test_prompts_of_sentence_transformers(text_folder: Path) -> None:
     live = SentenceTransformerLike(*load(text_folder))
     encoder = bilrp.encoders.from_sentence_transformers(live, prompt="query")

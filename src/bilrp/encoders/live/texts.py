@@ -35,6 +35,7 @@ from bilrp.trace.introspection import find_modules
 
 PROBE_TEXT = "The cat sat on a mat, 1 2 3."  # to find the token embedding
 ID_PARAMETERS = ("input_ids", "ids", "token_ids", "tokens", "batch", "features", "inputs")
+ST_SIMILARITIES = {"dot": "dot", "dot_product": "dot", "maxsim": "maxsim"}  # of sentence-transformers; else cosine
 POOLER = "pooler"  # the model's own pooler output, in place of a pooling over tokens
 
 
@@ -50,13 +51,14 @@ class _SentenceTransformerModel(nn.Module):
         if self.prompt_tokens:
             features["prompt_length"] = self.prompt_tokens
         output = self.model(features)
-        if "sentence_embedding" not in output:
+        # a token encoder (ColBERT) has one vector for each token
+        name = "sentence_embedding" if "sentence_embedding" in output else "token_embeddings"
+        if name not in output:
             raise InputError(
                 "the model returns no sentence_embedding: add a pooling, or pass (transformers model, tokenizer)"
             )
-        embedding = output["sentence_embedding"]
         width = getattr(self.model, "truncate_dim", None)
-        return embedding if width is None else embedding[:, : int(width)]
+        return output[name] if width is None else output[name][..., : int(width)]
 
 
 class _TransformersModel(nn.Module):
@@ -148,9 +150,7 @@ def from_sentence_transformers(
         limit=None if limit is None or limit >= UNLIMITED_TOKENS else int(limit),
         regions=regions,
         name=f"SentenceTransformer({name})" + (f" (prompt {text!r})" if prompt is not None else ""),
-        similarity="dot"
-        if getattr(model, "similarity_fn_name", None) in ("dot", "dot_product")
-        else "cosine",
+        similarity=ST_SIMILARITIES.get(str(getattr(model, "similarity_fn_name", None)).lower(), "cosine"),
         own_token_ids=own_token_ids,
         check=FirstUseCheck(
             model,
@@ -204,7 +204,7 @@ def from_text_model(
         limit=limit,
         regions=regions,
         name=f"{type(model).__name__}({_source_name(model)}), {chosen}",
-        similarity="cosine",
+        similarity="maxsim" if heads and getattr(heads[0], "modes", ()) == ("tokens",) else "cosine",
         check=FirstUseCheck(
             inner,
             (id(tokenizer), chosen, limit),
@@ -349,8 +349,11 @@ def build_text_encoder(
         input_layer=layer,
         similarity=similarity,
         embedding_space=space,
-        # captions of images are unlike sentences, and their encoder is compared with another one
-        typical_inputs=() if embedding_space or not isinstance(regions, str) else read_everyday_sentences(),
+        # captions of images are unlike sentences, and their encoder is compared with another one; one vector for each token
+        # has no mean over texts
+        typical_inputs=()
+        if embedding_space or not isinstance(regions, str) or similarity == "maxsim"
+        else read_everyday_sentences(),
     )
 
 
