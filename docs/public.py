@@ -23,6 +23,7 @@ RETURNED_TYPES = {
     "bilrp.findings.breakdown": ("ScoreBreakdown",),
     "bilrp.findings.differences": ("Difference", "DistanceBreakdown"),
     "bilrp.findings.grouping": ("Finding",),
+    "bilrp.highlights": ("HighlightContrast", "Sentence"),
     "bilrp.groups": ("Contrast", "Evidence", "ManyExplanation", "JointMatch"),
     "bilrp.engine.plan": ("Plan",),
     "bilrp.trace.step_summary": ("StepSummary",),

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import bilrp
+from bilrp.encoders.text.reader import TextReader
 from bilrp.encoders.text.segmentation import TokenizedText
 from bilrp.errors import InputError
+from bilrp.inputs import Item, Text
 from bilrp.regions import words
 from dual_encoder_folders import PAIRS
 from text_folders import ARCHITECTURES
@@ -123,6 +126,97 @@ def test_several_passages_record_one_run(encoder: bilrp.Encoder, monkeypatch: py
     runs.clear()
     bilrp.highlight(encoder, QUERY, ["A cat sat.", "It rains."], composite=bilrp.composites.transformer())
     assert len(runs) == 3  # other rules: one by one
+
+
+def test_sentences_have_the_weight_of_their_words(encoder: bilrp.Encoder) -> None:
+    """Each word is in one sentence, and nothing is lost; the same as with sentences as regions, without another run."""
+    text = "A cat sat on the mat. Two dogs run through the snow!\nIt rains."
+    (hit,) = bilrp.highlight(encoder, QUERY, [text])
+    grouped = hit.sentences()
+    assert [s.text for s in grouped] == [
+        "A cat sat on the mat.",
+        "Two dogs run through the snow!",
+        "It rains.",
+    ]
+    assert [word for s in grouped for word in s.words] == hit.passage
+    assert all(s.start <= word.start < s.end for s in grouped for word in s.words)
+    assert all(s.weight == pytest.approx(sum(word.weight for word in s.words)) for s in grouped)
+    assert all(text[s.start : s.end] == s.text for s in grouped)
+    if (
+        "bert0" in encoder.name and "roberta" not in encoder.name
+    ):  # others have tokens of white space between sentences
+        (whole,) = bilrp.highlight(encoder, QUERY, [text], regions=(words(punctuation="join"), "sentences"))
+        assert [s.weight for s in grouped] == pytest.approx([s.weight for s in whole.passage], abs=1e-9)
+
+
+def test_why_this_passage_and_not_the_other(encoder: bilrp.Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query's weights are ⟨P_I, v_got − v_wanted⟩ of its parts, all of them add up, and three inputs are run."""
+    got, wanted = PASSAGES[0], "Two dogs run through the snow."
+    record, runs = bilrp.Encoder.record, []
+
+    def count(self: bilrp.Encoder, x: torch.Tensor, model_input: torch.Tensor | None = None) -> Any:
+        runs.append(x.shape)
+        return record(self, x, model_input)
+
+    encoder = replace(encoder, typical_inputs=())  # whose mean embedding would be computed first
+    with monkeypatch.context() as patched:
+        patched.setattr(bilrp.Encoder, "record", count)
+        why = bilrp.contrast(encoder, QUERY, got, wanted)
+    assert len(runs) <= 3
+    spec = words(punctuation="join")
+    query, *others = (bilrp.decompose(encoder, text, regions=spec) for text in (QUERY, got, wanted))
+    unit = [d.embedding / d.embedding.norm() for d in others]
+    parts = query.parts / query.embedding.norm()
+    expected = parts @ (unit[0] - unit[1])
+    assert torch.allclose(why.sides[0].values, expected, rtol=0, atol=1e-9)
+    for side, d, sign in zip(why.sides[1:], others, (1, -1), strict=True):
+        values = sign * d.parts @ query.embedding / (d.embedding.norm() * query.embedding.norm())
+        assert torch.allclose(side.values, values, rtol=0, atol=1e-9)
+    cosines = [float(u @ query.embedding / query.embedding.norm()) for u in unit]
+    assert why.score == pytest.approx(cosines[0] - cosines[1], abs=1e-9)
+    passages = sum(s.weight for s in (*why.got, *why.wanted)) + why.unattributed
+    assert passages == pytest.approx(why.score, abs=1e-9)
+    assert sum(s.weight for s in why.query) + why.query_unattributed == pytest.approx(why.score, abs=1e-9)
+    assert json.loads(json.dumps(why.to_dict()))["got"][0]["text"] == why.got[0].text
+    assert ("the passage that was got" in why.summary()) == (why.score >= 0)
+    assert why.plot().axes and "<span" in why._repr_html_()
+    with pytest.raises(InputError, match=r"contrast\(encoder, query, got, wanted\)"):
+        bilrp.contrast(QUERY, got, wanted)  # type: ignore[call-overload]
+
+
+TEXT = st.text(
+    st.characters(exclude_categories=("Cs",))
+    | st.sampled_from("👩‍🚀👍🏽e\u0301\u200fשלוםعربي猫。`()_=->\n\t"),
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-r"])
+def test_spans_of_any_text_cut_it(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every script, emoji, right to left, code, control characters, 2,000 words: spans are characters of the text."""
+    architecture = next(each for each in ARCHITECTURES if each.name == name)
+    own = bilrp.encoders.sentence(architecture.save(tmp_path_factory.mktemp(name))).read
+    assert isinstance(own, TextReader)
+    reader = replace(own, max_seq_length=None)  # nothing is truncated
+
+    @given(TEXT)
+    @example("def f(x): return x[1:]  # 👩‍🚀 " * 250)
+    @example("שלום, עולם! " * 400)
+    @settings(max_examples=100, deadline=None)
+    def check(text: str) -> None:
+        try:
+            item = reader(text)
+        except InputError:  # empty, or without a token
+            return
+        assert isinstance(item, Item) and item.segment is not None
+        for spec in ("words", "sentences", words(punctuation="join")):
+            view = item.segment(spec)[1]  # type: ignore[arg-type]
+            assert isinstance(view, Text)
+            spans = [span for span in view.spans if span is not None]
+            assert view.text == text and all(0 <= a <= b <= len(text) for a, b in spans)
+            assert all(b[0] >= a[1] for a, b in itertools.pairwise(spans))
+
+    check()
 
 
 def test_a_dictionary_is_ready_for_json(encoder: bilrp.Encoder) -> None:

@@ -16,8 +16,8 @@ import bilrp_studies
 
 PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
 RESULT_MODULES = {
-    "attribution", "covering", "decomposition", "explanation", "groups", "highlights", "many", "mean_embedding", "pipeline",
-    "reliability", "set_comparison",
+    "adapters", "attribution", "covering", "decomposition", "explanation", "groups", "highlights", "many", "mean_embedding",
+    "pipeline", "reliability", "set_comparison",
 }  # fmt: skip
 ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
 PUBLIC_NAMESPACES = {"baselines", "composites"}  # names of other packages under a short name
@@ -54,7 +54,10 @@ ALLOWED_IMPORTS = {
         "covering", "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "reliability",
         "similarity",
     },
-    "groups": {"decomposition", "explanation", "inputs", "io", "regions", "similarity"},
+    "adapters": {"encoder", "highlights", "regions", "similarity"},
+    "groups": {
+        "decomposition", "encoder", "explanation", "highlights", "inputs", "io", "regions", "similarity",
+    },
     "set_comparison": {"decomposition", "explanation", "groups", "similarity"},
     "many": {"decomposition", "encoder", "inputs", "pipeline", "regions"},
     "evaluation": {*ROOT_MODULES, "engine", "io", "rules", "trace"},
@@ -78,6 +81,7 @@ LAZY_IMPORTS = {
     "bilrp.encoder": {"bilrp.encoders.live.recognition", "bilrp.encoders.registry"},
     "bilrp.attribution": {"bilrp.render.attribution_figure"},
     "bilrp.reliability": {"bilrp.encoders.images"},
+    "bilrp.highlights": {"bilrp.render.group_views"},
     "bilrp.explanation": {
         "bilrp.app.widgets", "bilrp.render.annotations", "bilrp.render.figure", "bilrp.render.findings_table",
         "bilrp.render.page",

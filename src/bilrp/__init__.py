@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bilrp import (
+        adapters,
         baselines,
         collection,
         composites,
@@ -62,6 +63,7 @@ __all__ = [
     "Explanation",
     "Highlight",
     "Span",
+    "adapters",
     "attribute",
     "baselines",
     "collection",

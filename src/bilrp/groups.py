@@ -11,15 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bilrp.decomposition import Decomposition, check_pair
+from bilrp.encoder import EncoderOrPair, InputLike
 from bilrp.errors import InputError, MismatchError
 from bilrp.explanation import Explanation, deserialize_explanation, pair, serialize_explanation
+from bilrp.highlights import HighlightContrast, contrast_passages
 from bilrp.inputs import Box, Image
 from bilrp.io import store
 from bilrp.io.files import NUMBER_SUFFIXES, VIEWABLE_SUFFIXES
@@ -374,13 +376,36 @@ class Contrast(GroupResult):
             return Contrast(toward, against)
 
 
+@overload
 def contrast(
     a: Decomposition, b: Decomposition, c: Decomposition, *, similarity: str | Similarity | None = None
-) -> Contrast:
+) -> Contrast: ...
+@overload
+def contrast(
+    encoder: EncoderOrPair,
+    query: InputLike,
+    got: InputLike,
+    wanted: InputLike,
+    /,
+    *,
+    similarity: str | Similarity | None = None,
+) -> HighlightContrast: ...
+def contrast(  # type: ignore[misc]
+    a: Decomposition | EncoderOrPair,
+    b: Decomposition | InputLike,
+    c: Decomposition | InputLike,
+    d: InputLike | None = None,
+    *,
+    similarity: str | Similarity | None = None,
+) -> Contrast | HighlightContrast:
     """Explain why a is closer to b than to c: y(a, b) − y(a, c) on pairs of regions, P P_bᵀ for b and −P P_cᵀ for c.
 
+    `contrast(encoder, query, got, wanted)` takes inputs in place of decompositions, and says which words of the query and
+    of both passages decide, by three pulls: a `bilrp.highlights.HighlightContrast`.
+
     Args:
-        a, b, c: decompositions of one encoder.
+        a, b, c: decompositions of one encoder; or an encoder, a query and the passage that it got.
+        d: after an encoder, the passage that was wanted.
         similarity: a name or a Similarity, not a distance; None is the encoder's own.
 
     >>> import bilrp
@@ -390,10 +415,19 @@ def contrast(
     >>> torch.allclose(closer.relevance, a.parts @ (b.parts - c.parts).T, atol=1e-6)
     True
     """
-    chosen = resolve_similarity(similarity, *(d.origin.get("similarity") for d in (a, b, c)))
+    if d is not None:
+        return contrast_passages(a, b, c, d, similarity=similarity)  # type: ignore[arg-type]
+    if not all(isinstance(each, Decomposition) for each in (a, b, c)):
+        raise InputError(
+            "contrast takes three decompositions, contrast(a, b, c), or an encoder and three inputs, "
+            "contrast(encoder, query, got, wanted)"
+        )
+    sides = [each for each in (a, b, c) if isinstance(each, Decomposition)]
+    chosen = resolve_similarity(similarity, *(side.origin.get("similarity") for side in sides))
     if chosen.is_distance:
         raise InputError(f"'{chosen.name}' is a distance: contrast with similarity='dot' or 'cosine'")
-    return Contrast(pair(a, b, similarity=chosen), pair(a, c, similarity=chosen))
+    first, second, third = sides
+    return Contrast(pair(first, second, similarity=chosen), pair(first, third, similarity=chosen))
 
 
 # ---------------------------------------------------------------- many inputs at once

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -22,15 +23,25 @@ from bilrp.encoder import (
     resolve_regions,
 )
 from bilrp.errors import InputError
-from bilrp.inputs import Item, Text
+from bilrp.inputs import Item, Text, split_sentences
 from bilrp.pipeline import PreparedInput, check_embedding, prepare, spread_evenly
 from bilrp.regions import Regions, RegionSpec, RegionSpecs, as_spec_pair, words
 from bilrp.similarity import Similarity, resolve_similarity
 from bilrp.trace.fingerprint import hash_weights_once
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MAX_RUN_TOKENS = (
     1024  # of the passages of one recorded run, padding included: more needs memory and saves nothing
 )
+
+
+@dataclass(frozen=True)
+class Sentence(Span):
+    """A sentence of a text; its weight is the sum of those of its `words`."""
+
+    words: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +73,28 @@ class Highlight:
     def passage(self) -> list[Span]:
         """The words of the passage; empty for an image."""
         return _list_spans(self.sides[1])
+
+    def sentences(self) -> list[Sentence]:
+        """Return the sentences of the passage with their words, for long passages: the best first, the rest on demand.
+
+        Contributions add up, P_{I ∪ J} = P_I + P_J, so a sentence has the weight of its words, and nothing is run again.
+        A word belongs to the sentence that it starts in.
+
+        >>> best = max(hit.sentences(), key=lambda sentence: sentence.weight)  # doctest: +SKIP
+        >>> best.text, best.words[0].text  # doctest: +SKIP
+        """
+        view = self.sides[1].view
+        if not isinstance(view, Text):
+            raise InputError("sentences are of texts, and this passage is none: use values")
+        spans = split_sentences(view.text)
+        starts, words = [start for start, _ in spans], [list[Span]() for _ in spans]
+        for word in self.passage:
+            words[max(0, bisect_right(starts, word.start) - 1)].append(word)
+        return [
+            Sentence(start, end, view.text[start:end], sum(word.weight for word in inside), tuple(inside))
+            for (start, end), inside in zip(spans, words, strict=True)
+            if inside
+        ]
 
     @property
     def values(self) -> Float[Tensor, " regions"]:
@@ -161,6 +194,139 @@ def highlight(
         Highlight((one, other), _select(relevance, one, other))
         for one, (other, relevance) in zip(queries, hits, strict=True)
     ]
+
+
+@dataclass(frozen=True, eq=False)
+class HighlightContrast:
+    """Why a query is closer to the passage it got than to the one that was wanted, by words.
+
+    score = y(query, got) − y(query, wanted)
+          = Σ weights of `query` + query_unattributed
+          = Σ weights of `got` + Σ weights of `wanted` + unattributed.
+
+    A positive weight speaks for the passage that was got; weights of the wanted passage have their sign reversed.
+
+    Args:
+        toward: The highlight of the query with the passage that it got.
+        against: That with the wanted passage, of the same query and regions.
+    """
+
+    toward: Highlight
+    against: Highlight
+
+    @property
+    def score(self) -> float:
+        """How much closer the query is to the passage that it got; negative if it is closer to the wanted one."""
+        return self.toward.score - self.against.score
+
+    @property
+    def sides(self) -> tuple[Attribution, Attribution, Attribution]:
+        """What each region of the query, of the passage that it got and of the wanted passage contributes to the score."""
+        (query, got), (same, wanted) = self.toward.sides, self.against.sides
+        return (
+            replace(query, values=query.values - same.values, score=self.score),
+            got,
+            replace(wanted, values=-wanted.values, score=-float(wanted.score)),
+        )
+
+    @property
+    def query(self) -> list[Span]:
+        """The words of the query; those that speak for the wanted passage are negative."""
+        return _list_spans(self.sides[0])
+
+    @property
+    def got(self) -> list[Span]:
+        """The words of the passage that the query got."""
+        return _list_spans(self.sides[1])
+
+    @property
+    def wanted(self) -> list[Span]:
+        """The words of the wanted passage; those that make it similar to the query are negative."""
+        return _list_spans(self.sides[2])
+
+    @property
+    def query_unattributed(self) -> float:
+        """The score less the weights of the query."""
+        return self.toward.query_unattributed - self.against.query_unattributed
+
+    @property
+    def unattributed(self) -> float:
+        """The score less the weights of both passages."""
+        return self.toward.unattributed - self.against.unattributed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return numbers, characters and texts, ready for JSON."""
+        return {
+            "score": self.score,
+            "scores": [self.toward.score, self.against.score],
+            "similarity": self.toward.sides[0].similarity,
+            "unattributed": self.unattributed,
+            "query_unattributed": self.query_unattributed,
+            "query": [asdict(span) for span in self.query],
+            "got": [asdict(span) for span in self.got],
+            "wanted": [asdict(span) for span in self.wanted],
+        }
+
+    def summary(self, k: int = 3) -> str:
+        """Return in one sentence which passage is closer, and the k words of each text that decide most."""
+        name = self.toward.sides[0].similarity.replace("_", " ")
+        closer = "the passage that was got" if self.score >= 0 else "the wanted passage"
+        lists = (
+            ("the query", sorted(self.query, key=lambda s: -abs(s.weight))),
+            ("what was got", sorted(self.got, key=lambda s: -s.weight)),
+            ("what was wanted", sorted(self.wanted, key=lambda s: s.weight)),
+        )
+        words = "; ".join(f"in {side}: {_list_words(spans[:k])}" for side, spans in lists if spans)
+        return (
+            f"The query is closer to {closer}: {name} {self.toward.score:.4f} against {self.against.score:.4f}. "
+            f"What decides, positive for what was got, {words}."
+        )
+
+    def plot(self, *, title: str | None = None, palette: str = "paper") -> Figure:
+        """Draw the query and both passages on one scale: one colour speaks for what was got, the other for what was wanted.
+
+        Args:
+            title: Heading of the figure.
+            palette: "paper" or "safe".
+        """
+        from bilrp.render.group_views import plot_highlight_contrast
+
+        return plot_highlight_contrast(self, title=title, palette=palette)
+
+    def _repr_html_(self) -> str:
+        return "".join(side._repr_html_() for side in self.sides)
+
+    def __repr__(self) -> str:
+        return f"HighlightContrast({self.summary()})"
+
+
+def contrast_passages(
+    encoder: EncoderOrPair,
+    query: InputLike,
+    got: InputLike,
+    wanted: InputLike,
+    *,
+    similarity: str | Similarity | None = None,
+    regions: RegionSpecs | None = None,
+    composite: CompositeLike | None = None,
+) -> HighlightContrast:
+    """Explain why a query is closer to one passage than to another, by one pull of each of the three inputs.
+
+    Args:
+        encoder: As for `bilrp.highlight`.
+        query: A text, or any input of the encoder.
+        got: The passage that came first.
+        wanted: The passage that should have.
+        similarity: A name or a Similarity that is linear in each embedding; None is the encoder's own.
+        regions: As for `bilrp.highlight`.
+        composite: The rules; None is the encoder's default.
+
+    >>> contrast_passages("minilm", "Where do cats sleep?", "Dogs sleep here.", "A kitten naps.")  # doctest: +SKIP
+    """
+    toward, against = highlight(
+        encoder, query, [got, wanted], similarity=similarity, regions=regions, composite=composite
+    )
+    return HighlightContrast(toward, against)
 
 
 _Hit: TypeAlias = tuple[LinearForm, Attribution, Tensor | None]
@@ -294,6 +460,10 @@ def _prepare(
 ) -> PreparedInput:
     spec = _default_spec(item) if spec is None else spec
     return prepare(encoder, item, regions=spec, composite=composite)
+
+
+def _list_words(spans: Sequence[Span]) -> str:
+    return ", ".join(f"“{' '.join(span.text.split())}” {span.weight:+.3f}" for span in spans)
 
 
 def _list_spans(side: Attribution) -> list[Span]:

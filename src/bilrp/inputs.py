@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ MAX_VIEW_PIXELS = 100_000_000
 """Limit for views read from files: decoding needs 6 bytes per pixel."""
 
 PADDING_COLOR = (128, 128, 128)
+SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])|\n\s*\n|\n")
 
 
 @dataclass(frozen=True)
@@ -325,3 +327,27 @@ def deserialize_view(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Vi
     canvas = read_canvas(about["canvas"]) if "canvas" in about else None
     full = None if about["full"] is None else tuple(about["full"])
     return Image(pixels, (left, top, right, bottom), full, canvas)
+
+
+def split_sentences(text: str) -> list[tuple[int, int]]:
+    """Return the spans of sentences: split after . ! ? … before white space, after 。！？, and at line breaks.
+
+    >>> [("It rains. Stay in!")[a:b] for a, b in split_sentences("It rains. Stay in!")]
+    ['It rains.', 'Stay in!']
+    """
+    spans, start = [], 0
+    for end in SENTENCE_END.finditer(text):
+        spans.append((start, end.end()))
+        start = end.end()
+    spans.append((start, len(text)))
+    trimmed = (trim_span(text, span) for span in spans)
+    return [span for span in trimmed if span[0] < span[1] and text[slice(*span)].strip()]
+
+
+def trim_span(text: str, span: tuple[int, int]) -> tuple[int, int]:
+    """Return a span without the white space at its ends; a span of white space only stays as it is."""
+    start, stop = span
+    inner = text[start:stop]
+    if not inner.strip():
+        return span
+    return start + len(inner) - len(inner.lstrip()), stop - len(inner) + len(inner.rstrip())

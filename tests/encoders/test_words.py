@@ -8,8 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bilrp.encoders.text.segmentation import TokenizedText, split_sentences
+from bilrp.encoders.text.segmentation import TokenizedText
 from bilrp.errors import InputError
+from bilrp.inputs import split_sentences
 from type_asserts import assert_not_none
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from bilrp.groups import Contrast
+    from bilrp.highlights import HighlightContrast
     from bilrp.set_comparison import SetComparison
 
 MAX_NAME_LENGTH = 60
@@ -174,6 +175,40 @@ def view_contrast(contrast: Contrast, names: Sequence[str] | None = None) -> Gro
         note=f"{format_number(contrast.unattributed)} of the difference is unattributed.",
         columns=2,
     )
+
+
+def plot_highlight_contrast(
+    contrast: HighlightContrast, *, title: str | None = None, palette: str = "paper"
+) -> Figure:
+    """Draw a query and two passages, each word tinted by what it contributes to the difference of their scores.
+
+    Args:
+        contrast: What to draw.
+        title: Heading of the figure.
+        palette: "paper" or "safe".
+    """
+    query, got, wanted = contrast.sides
+    similarity = query.similarity.replace("_", " ")
+    scores = (contrast.toward.score, contrast.against.score)
+    notes = (
+        "query",
+        *(
+            f"{name}: {similarity} {format_number(score)}"
+            for name, score in zip(("got", "wanted"), scores, strict=True)
+        ),
+    )
+    items = [
+        StripItem(side, side.values.detach().cpu().double().numpy(), side.name, note)
+        for side, note in zip((query, got, wanted), notes, strict=True)
+    ]
+    closer = "the passage that was got" if contrast.score >= 0 else "the wanted passage"
+    sentence = (
+        f"The query is closer to {closer}, by {format_number(abs(contrast.score))}; "
+        f"{format_number(contrast.query_unattributed)} of the difference is unattributed."
+    )
+    legend = Legend("for what was got", "for what was wanted", similarity)
+    heading = title or "Why this passage, and why not the other?"
+    return draw_strips([Strip("", items)], legend, title=heading, sentences=sentence, palette=palette)
 
 
 def describe_sets(comparison: SetComparison, names: Sequence[str] | None = None) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from bilrp.attribution import Attribution
     from bilrp.decomposition import Decomposition
 
 SHEET_WIDTH_INCHES, MARGIN_INCHES, GAP_INCHES = 9.0, 0.3, 0.2
@@ -43,7 +44,7 @@ class StripItem:
         note: A line below it, e.g. its score.
     """
 
-    side: Decomposition
+    side: Decomposition | Attribution
     values: np.ndarray
     label: str
     note: str = ""
@@ -88,7 +89,7 @@ def serialize_strips(strips: Sequence[Strip], legend: Legend) -> dict[str, Any]:
 
 
 def _serialize_item(item: StripItem, largest: float) -> dict[str, Any]:
-    view, boxes = item.side.view, item.side.region_boxes
+    view, boxes = item.side.view, getattr(item.side, "region_boxes", None)  # an attribution has none
     tints = [round(float(value), 4) for value in _tint(item.values / largest)]
     about = {"label": item.label, "note": item.note, "tints": tints}
     if isinstance(view, Text):  # a text is its own name

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from bilrp.errors import InputError
-from bilrp.inputs import Text
+from bilrp.inputs import Text, split_sentences, trim_span
 from bilrp.regions import JOINED_WORDS, Regions
 
 CharSpan = tuple[int, int]
@@ -33,7 +32,6 @@ OPENING_CATEGORIES = ("Ps", "Pi")
 UNSPACED_SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "BOPOMOFO")
 ZERO_WIDTH_JOINER = "\u200d"
 SKIN_TONES = tuple(map(chr, range(0x1F3FB, 0x1F400)))
-SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+|(?<=[。！？])|\n\s*\n|\n")
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,9 @@ class TokenizedText:
         >>> TokenizedText.from_spans("A cat", [None, (0, 1), (1, 5)], ["[CLS]", "", ""]).spans
         (None, (0, 1), (2, 5))
         """
-        return TokenizedText(text, tuple(span and _trim(text, span) for span in spans), tuple(special_tokens))
+        return TokenizedText(
+            text, tuple(span and trim_span(text, span) for span in spans), tuple(special_tokens)
+        )
 
     def segment(self, spec: TextRegionSpec | Regions, width: int) -> tuple[Regions, Text | None]:
         """Return the regions of an input of shape (1, tokens, width), and their spans in the text.
@@ -187,32 +187,9 @@ class TokenizedText:
         )
 
 
-def split_sentences(text: str) -> list[CharSpan]:
-    """Return the spans of sentences: split after . ! ? … before white space, after 。！？, and at line breaks.
-
-    >>> [("It rains. Stay in!")[a:b] for a, b in split_sentences("It rains. Stay in!")]
-    ['It rains.', 'Stay in!']
-    """
-    spans, start = [], 0
-    for end in SENTENCE_END.finditer(text):
-        spans.append((start, end.end()))
-        start = end.end()
-    spans.append((start, len(text)))
-    trimmed = (_trim(text, span) for span in spans)
-    return [span for span in trimmed if span[0] < span[1] and text[slice(*span)].strip()]
-
-
 def show_whitespace(text: str) -> str:
     """Replace text of white space only by visible symbols; return other text unchanged."""
     return text if text.strip() else text.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "␣") or "·"
-
-
-def _trim(text: str, span: CharSpan) -> CharSpan:
-    start, stop = span
-    inner = text[start:stop]
-    if not inner.strip():
-        return span
-    return start + len(inner) - len(inner.lstrip()), stop - len(inner) + len(inner.rstrip())
 
 
 def _is_one_word(text: str, before: CharSpan, after: CharSpan) -> bool:
