@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import frozen_pairs as pairs
 from bilrp.errors import BilrpError
-from frozen import pairs
 
 
 @pytest.mark.slow
@@ -21,7 +21,7 @@ def test_a_hundred_frozen_pairs_keep_their_numbers() -> None:
     assert len(differences) == 100
     changed = {name: value for name, value in differences.items() if not value < pairs.TOLERANCE}
     assert not changed, (
-        f"python -m frozen.pairs --write, if this is on purpose, and say so in CHANGELOG: {changed}"
+        f"python tests/frozen_pairs.py --write, if this is on purpose, and say so in CHANGELOG: {changed}"
     )
 
 

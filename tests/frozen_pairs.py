@@ -1,7 +1,7 @@
-"""Explain the frozen pairs and compare them with numbers.json, or write it anew: python -m frozen.pairs [--write]
+"""Explain the frozen pairs and compare with frozen/numbers.json, or write it: python tests/frozen_pairs.py [--write]
 
 All pairs of ten texts (MiniLM), of five photographs (EfficientNet-Lite0, MobileNetV2, VGG-16 at three layers) and five
-pairs of drawn table pages (bigram). Photographs are PNG files of scikit-image and pages are PNG files beside this one,
+pairs of drawn table pages (bigram). Photographs are PNG files of scikit-image and pages are PNG files in frozen/,
 because decoders of JPEG and fonts differ between versions.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 import bilrp
 from bilrp.encoders import load
 
-HERE = Path(__file__).parent
-NUMBERS_FILE = HERE / "numbers.json"
+FOLDER = Path(__file__).with_name("frozen")
+NUMBERS_FILE = FOLDER / "numbers.json"
 TOLERANCE = 2e-4
 """Largest difference of any number of a pair, relative to its largest marginal; float32 sums differ by 1e-6 to 1e-5."""
 
@@ -41,7 +41,7 @@ def explain_pairs() -> Iterator[tuple[str, bilrp.Explanation]]:
         ("minilm", TEXTS),
         ("efficientnet", locate_photographs()),
         ("mobilenet", locate_photographs()),
-        ("bigram", [HERE / f"{page}.png" for page in PAGES]),
+        ("bigram", [FOLDER / f"{page}.png" for page in PAGES]),
     ):
         encoder = load(name)
         regions = {} if name in ("minilm", "bigram") else {"regions": 32}
