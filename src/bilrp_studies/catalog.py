@@ -13,6 +13,7 @@ from bilrp_studies.changes.settings import ChangesSettings
 from bilrp_studies.common.study import Study
 from bilrp_studies.corpus.settings import CorpusSettings
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
+from bilrp_studies.illustrations.settings import IllustrationsSettings
 from bilrp_studies.invariance.settings import InvarianceSettings
 from bilrp_studies.photos.settings import PhotosSettings
 from bilrp_studies.repair.settings import RepairSettings
@@ -52,6 +53,12 @@ STUDIES = (
         "How invariant is the similarity model, and does the background do it? (Table 2 of the paper.)",
         InvarianceSettings,
         "bilrp_studies.invariance.study:run",
+    ),
+    Study(
+        "illustrations",
+        "What carries the similarity of rotated drawings: what rotates, or the frame? (Section 5, second Clever Hans.)",
+        IllustrationsSettings,
+        "bilrp_studies.illustrations.study:run",
     ),
     Study(
         "tables",
