@@ -1,7 +1,8 @@
-"""Audit a collection: explain near neighbours of a sample and rank image areas that look like shortcuts.
+"""Audit a collection: explain near neighbours of a sample and rank image areas or phrases that look like shortcuts.
 
 A shortcut is relevance on content that many items have in common (a stamp, a caption, a frame), or on borders and corners.
 Each candidate is ranked by its share of the relevance compared with its share of the area, and tested by leaving it out.
+Texts are audited by `text_audit`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from bilrp.collection.text_audit import TextAudit, audit_texts
 from bilrp.errors import InputError
 from bilrp.findings.formatting import describe_position, format_percent
-from bilrp.inputs import Image
+from bilrp.inputs import Image, Text
 from bilrp.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -88,11 +90,11 @@ def audit_collection(
     seed: int = 0,
     similarity: str | None = None,
     progress: bool = False,
-) -> Audit:
+) -> Audit | TextAudit:
     """Explain the similarity of sampled items with their nearest neighbours and rank possible shortcuts.
 
     Args:
-        collection: A collection of images.
+        collection: A collection of images, or of texts.
         sample: Number of items whose nearest neighbour is explained.
         seed: Seed of the sample and of the clustering.
         similarity: "dot" or "cosine"; the encoder's own by default.
@@ -104,8 +106,11 @@ def audit_collection(
         )
     positions = np.random.default_rng(seed).permutation(len(collection))[:sample].tolist()
     pairs = _find_nearest_pairs(collection, positions, similarity)
-    if not isinstance(collection.view(pairs[0][0]), Image):
-        raise InputError("an audit needs images, and these items are texts: use bilrp search instead")
+    view = collection.view(pairs[0][0])
+    if isinstance(view, Text):
+        return audit_texts(collection, positions, pairs, similarity=similarity, progress=progress)
+    if not isinstance(view, Image):
+        raise InputError("an audit needs images or texts, and these items are neither")
     grid = _RelevanceGrid(collection)
     pair_maps: list[_PairMaps] = []
     with progress_bar(progress) as bar:

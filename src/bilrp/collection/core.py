@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from bilrp.collection.graph import Graph, GraphBasis
     from bilrp.collection.repair import Repair
     from bilrp.collection.repair_selection import Method
+    from bilrp.collection.text_audit import TextAudit, TextSuspect
 
 PARTS_PER_COMMIT = 8  # decompositions per commit
 MAX_SPARSE_FRACTION = 0.25  # of the coordinates: with fewer active ones, a product on these alone is faster
@@ -562,8 +563,8 @@ class Collection:
 
     def audit(
         self, *, sample: int = 64, seed: int = 0, similarity: str | None = None, progress: bool = False
-    ) -> Audit:
-        """Explain sampled nearest neighbours and rank image areas that look like shortcuts.
+    ) -> Audit | TextAudit:
+        """Explain sampled nearest neighbours and rank image areas, or phrases of texts, that look like shortcuts.
 
         Args:
             sample: Number of items whose nearest neighbour is explained.
@@ -578,7 +579,7 @@ class Collection:
     def repair(
         self,
         *,
-        suspect: Suspect | int | None = None,
+        suspect: Suspect | TextSuspect | int | None = None,
         part: Sequence[int] | None = None,
         of: Query | None = None,
         words: str | None = None,

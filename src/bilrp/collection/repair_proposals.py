@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bilrp.collection.core import Collection
     from bilrp.collection.repair import Repair
     from bilrp.collection.repair_report import RepairReport
+    from bilrp.collection.text_audit import TextSuspect
 
 MAX_PROPOSALS = 3  # suspects that a repair is measured for; the first have the largest excess
 
@@ -60,7 +61,7 @@ class RepairProposal:
 
 
 def propose_repairs(
-    collection: Collection, suspects: Sequence[Suspect], *, progress: bool = False
+    collection: Collection, suspects: Sequence[Suspect | TextSuspect], *, progress: bool = False
 ) -> tuple[RepairProposal, ...]:
     """Measure a repair for each of the first suspects.
 
@@ -76,7 +77,7 @@ def propose_repairs(
 
 
 def propose_repair(
-    collection: Collection, suspect: Suspect, number: int, *, progress: bool = False
+    collection: Collection, suspect: Suspect | TextSuspect, number: int, *, progress: bool = False
 ) -> RepairProposal:
     """Measure the repair of one suspect.
 

@@ -34,6 +34,7 @@ from bilrp.collection.shortcut_part import (
     locate_moving_part,
     locate_text_part,
 )
+from bilrp.collection.text_audit import TextSuspect
 from bilrp.encoder import choose_regions, read_item
 from bilrp.errors import BilrpError, InputError
 from bilrp.findings.formatting import format_percent
@@ -69,7 +70,7 @@ class RefusedRepairError(InputError):
 def repair_collection(
     collection: Collection,
     *,
-    suspect: Suspect | int | None = None,
+    suspect: Suspect | TextSuspect | int | None = None,
     part: Sequence[int] | None = None,
     of: Query | None = None,
     words: str | None = None,
@@ -110,7 +111,7 @@ class Target:
 def _resolve_target(
     collection: Collection,
     *,
-    suspect: Suspect | int | None,
+    suspect: Suspect | TextSuspect | int | None,
     part: Sequence[int] | None,
     of: Query | None,
     words: str | None,
@@ -128,7 +129,8 @@ def _resolve_target(
                 f"there is no suspect {suspect}: the audit found {len(suspects)}, numbered from 1"
             )
         suspect = suspects[suspect - 1]
-    words = getattr(suspect, "phrase", words)  # a suspect among texts is a phrase
+    if isinstance(suspect, TextSuspect):
+        words = suspect.phrase
     if part is not None:
         at = None if of is None else collection.position(of)
         if at is None:
