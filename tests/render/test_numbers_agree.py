@@ -8,6 +8,7 @@ import re
 import torch
 
 import bilrp
+from bilrp.answers.explanations import build_explain
 from bilrp.cli import terminal
 from bilrp.findings.formatting import format_number, format_share, format_signed
 from bilrp.inputs import Text
@@ -55,7 +56,7 @@ def test_sentence_table_json_and_page_hold_the_same_numbers() -> None:
         size = draw.randint(3, 12)
         similarity = draw.choice(["dot", "cosine", "squared_distance"])
         e = bilrp.pair(make(draw, size), make(draw, size), similarity=similarity)
-        about = terminal.collect_summary(e, names=("a", "b"), encoder="random", seconds=None, top=None)
+        about = build_explain(e, names=("a", "b"), encoder="random")
         payload, printed = page.build_payload(e), " ".join(terminal.format_summary(about).split())
         summary = about["summary"]
         near_zero += about["near_zero"]

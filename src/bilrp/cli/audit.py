@@ -1,12 +1,11 @@
-"""`bilrp audit`: find shortcuts such as watermarks that make neighbours similar."""
+"""`bilrp audit`: find shortcuts such as watermarks or boilerplate that make neighbours similar."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from bilrp.collection import Collection
     from bilrp.collection.audit import Audit, PairCluster, Suspect
+    from bilrp.collection.text_audit import TextAudit, TextSuspect
     from bilrp.render.report import Report, Section
 
 MAX_ILLUSTRATED = 3  # suspects, and clusters
@@ -43,7 +43,7 @@ def audit(
     weights: CollectionWeights = None,
     as_json: AsJson = False,
 ) -> None:
-    """Is the similarity of neighbours explained by captions, borders or stamps? bilrp audit photos.lance"""
+    """What makes neighbours similar: captions, borders, boilerplate, headings, names? bilrp audit photos.lance"""
     from bilrp.cli.input_hints import check_collection
 
     check_collection(collection)
@@ -62,7 +62,9 @@ def audit(
     page = report.write_page(path) if path.suffix.lower() == ".html" else report.write(path)
     saved = save_proposals(proposals, path)
     if as_json:
-        print(json.dumps(report.results))
+        from bilrp.cli import terminal
+
+        terminal.print_json(report.results)
         return
     for line in describe_proposals(proposals, saved, collection):
         print_safe(f"  {line}")
@@ -93,34 +95,42 @@ def check_report_path(output: str) -> Path:
     return path
 
 
-def collect_results(result: Audit) -> dict[str, Any]:
-    """Return the numbers of an audit, JSON-ready."""
-    return {
-        "pairs": len(result.pairs),
-        "unattributed": result.unattributed,
-        "suspects": [
-            {
-                "kind": s.kind,
-                "where": s.where,
-                "share": s.share,
-                "area": s.area,
-                "pairs": len(s.pairs),
-                "changed": s.changed,
-            }
-            for s in result.suspects
-        ],
-    }
-
-
-def format_audit(collection: Collection, result: Audit) -> str:
+def format_audit(collection: Collection, result: Audit | TextAudit) -> str:
     """Format the findings of an audit, one per line."""
+    from bilrp.collection.audit import Audit
+
     header = f"{len(result.pairs)} pairs of near neighbours, of {len(collection)} items"
-    if not result.suspects:
-        return f"{header}: no shortcut found."
-    return "\n".join([f"{header}:", *(f"  {n + 1}. {s}" for n, s in enumerate(result.suspects))])
+    if isinstance(result, Audit):
+        if not result.suspects:
+            return f"{header}: no shortcut found."
+        return "\n".join([f"{header}:", *(f"  {n}. {s}" for n, s in enumerate(result.suspects, 1))])
+    lines = [f"{header}:" if result.suspects else f"{header}: no shortcut found."]
+    lines += [f"  {n}. {s}" for n, s in enumerate(result.suspects, 1)]
+    others = [phrase for phrase in result.phrases if phrase not in result.suspects]
+    if others:
+        lines += [
+            "",
+            "What also carries similarity, and is no shortcut by this test:",
+            *(f"  {s}" for s in others),
+        ]
+    return "\n".join([*lines, "", *_describe_words(result)])
 
 
-def build_report(collection: Collection, result: Audit, name: str) -> Report:
+def _describe_words(result: TextAudit) -> list[str]:
+    """Return the kinds of words and the traits in which neighbours agree, one per line."""
+    from bilrp.collection.text_audit import KIND_LABELS
+    from bilrp.findings.formatting import format_percent
+
+    lines = [
+        f"  {KIND_LABELS[each.kind]:<15}{format_percent(each.share):>7} of the relevance on "
+        f"{format_percent(each.area):>5} of the words"
+        for each in result.kinds
+    ]
+    traits = [f"  {trait.describe()}" for trait in result.traits]
+    return ["By kind of word:", *lines, *traits]
+
+
+def build_report(collection: Collection, result: Audit | TextAudit, name: str) -> Report:
     """Build the report of an audit.
 
     Args:
@@ -128,7 +138,75 @@ def build_report(collection: Collection, result: Audit, name: str) -> Report:
         result: its audit.
         name: name of the collection.
     """
-    from bilrp.render.report import Picture, Report, Section, Table
+    from bilrp.answers.collections import build_audit
+    from bilrp.collection.audit import Audit
+    from bilrp.render.report import Report
+
+    build = _build_image_sections if isinstance(result, Audit) else _build_text_sections
+    return Report(
+        f"Audit of {name}",
+        format_audit(collection, result),
+        build(collection, result),  # type: ignore[arg-type]
+        results=dict(build_audit(collection, result)),
+    )
+
+
+def _build_text_sections(collection: Collection, result: TextAudit) -> list[Section]:
+    """Build the tables of phrases, of changed neighbours, and of kinds of words."""
+    from bilrp.collection.text_audit import KIND_LABELS
+    from bilrp.render import figure
+    from bilrp.render.report import Paragraph, Picture, Section, Table
+
+    header = (
+        "phrase", "kind", "texts", "pairs", "share of the relevance", "share of the words",
+        "nearest neighbour has it too", "… without it", "… by chance",
+    )  # fmt: skip
+
+    def row(s: TextSuspect) -> tuple[object, ...]:
+        return (
+            s.phrase,
+            s.kind,
+            len(s.carriers),
+            len(s.pairs),
+            s.share,
+            s.area,
+            s.attraction,
+            s.attraction_without,
+            s.chance,
+        )
+
+    sections = [
+        Section(
+            "Phrases that carry similarity", [Table(header, [row(s) for s in result.phrases], "First: most.")]
+        )
+    ]
+    for number, suspect in enumerate(result.suspects[:MAX_ILLUSTRATED], 1):
+        changes = [
+            tuple(collection.names[p] for p in (change.item, change.before, change.after))
+            for change in suspect.changes
+        ]
+        blocks: list[Paragraph | Table | Picture] = [Paragraph(f"{suspect}.")]
+        if changes:
+            blocks.append(
+                Table(
+                    ("text", "nearest neighbour", "nearest without the phrase"),
+                    changes,
+                    "Changed neighbours.",
+                )
+            )
+        i, j = suspect.pairs[0]
+        caption = f"{collection.names[i]} and {collection.names[j]}."
+        blocks.append(Picture(f"suspect-{number}.png", figure.plot(collection.explain(i, j)), caption))
+        sections.append(Section(f"Possible shortcut {number}: {suspect.phrase}", blocks))
+    kinds = [(KIND_LABELS[each.kind], each.share, each.area) for each in result.kinds]
+    traits = [Paragraph(f"{sentence[0].upper()}{sentence[1:]}.") for sentence in map(str, result.traits)]
+    table = Table(("kind of word", "share of the relevance", "share of the words"), kinds, "All pairs.")
+    return [*sections, Section("Kinds of words, length and language", [table, *traits])]
+
+
+def _build_image_sections(collection: Collection, result: Audit) -> list[Section]:
+    """Build the pictures of places, suspects and clusters."""
+    from bilrp.render.report import Picture, Section, Table
 
     sections = [
         Section(
@@ -156,9 +234,7 @@ def build_report(collection: Collection, result: Audit, name: str) -> Report:
         sections.append(_build_suspect_section(collection, suspect, number))
     for number, cluster in enumerate(result.clusters[:MAX_ILLUSTRATED], 1):
         sections.append(_build_cluster_section(collection, cluster, number))
-    return Report(
-        f"Audit of {name}", format_audit(collection, result), sections, results=collect_results(result)
-    )
+    return sections
 
 
 def _build_suspect_section(collection: Collection, suspect: Suspect, number: int) -> Section:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -161,17 +160,16 @@ def print_summaries(
         as_json: print JSON.
         header: a sentence about all of them.
     """
+    from bilrp.cli import terminal
+
     if as_json:
-        rows = [
-            {"heading": e.heading, "score": e.explanation.score, "summary": e.explanation.summary()}
-            for e in entries
-        ]
-        print(json.dumps({"summary": header, "explanations": rows, "outputs": [str(p) for p in outputs]}))
+        from bilrp.answers.explanations import build_explain_many
+
+        answer = build_explain_many(entries, summary=header, outputs=[str(path) for path in outputs])
+        terminal.print_json(answer)
         return
     if header is not None:
         print_safe(to_printable(header))
-    from bilrp.cli import terminal
-
     for entry in entries:
         print_safe(f"{to_printable(entry.heading)}\n{terminal.wrap(entry.explanation.summary())}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -71,7 +70,9 @@ def contrast(
     names = [side.name or texts.shorten(content) for side, content in zip(sides, (a, b, c), strict=True)]
     result = groups.contrast(*sides, similarity=similarity)
     if as_json:
-        _print_json(result, names, outputs)
+        from bilrp.answers.explanations import build_contrast
+
+        terminal.print_json(build_contrast(result, names, outputs=[str(path) for path in outputs]))
     else:
         _print_text(result, names)
     write_each(
@@ -105,31 +106,3 @@ def _print_text(result: Contrast, names: Sequence[str]) -> None:
         print_safe(
             f"\nWhat makes it similar to {to_printable(other)}\n{terminal.wrap(explanation.summary())}"
         )
-
-
-def _print_json(result: Contrast, names: Sequence[str], outputs: Sequence[Path]) -> None:
-    """Print the contrast as JSON: scores, contributions of regions, and both explanations."""
-    import json
-
-    from bilrp.render.findings_figure import serialize_findings
-    from bilrp.render.report import to_jsonable
-
-    a, b, c = result.marginals()
-    answer = {
-        "summary": result.summary(names),
-        "similarity": result.toward.similarity,
-        "score": result.score,
-        "unattributed": result.unattributed,
-        "contributions": {"a": a.tolist(), "b": b.tolist(), "c": c.tolist()},
-        "explanations": [
-            {
-                "heading": f"What makes it similar to {other}",
-                "score": explanation.score,
-                "summary": explanation.summary(),
-                "findings": serialize_findings(explanation),
-            }
-            for explanation, other in ((result.toward, names[1]), (result.against, names[2]))
-        ],
-        "outputs": [str(path) for path in outputs],
-    }
-    print(json.dumps(to_jsonable(answer)))

@@ -82,6 +82,7 @@ def explain(
     encoder_names = choose_encoders(inputs, encoders)
     check_inputs(inputs, encoder_names)  # before torch is imported
 
+    from bilrp.answers.explanations import build_explain
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
     from bilrp.explanation import FORMATS
@@ -116,7 +117,7 @@ def explain(
     start = time.perf_counter()
     explanation = pair.explain(similarity, project=project, max_regions=max_regions, reliability=reliability)
     seconds = time.perf_counter() - start
-    summary = terminal.collect_summary(
+    summary = build_explain(
         explanation, names=pair.shown, encoder=encoder.name, seconds=seconds, top=top, special_tokens=special_tokens
     )  # fmt: skip
     header = texts.highlight_words(explanation, special_tokens=special_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -54,12 +54,9 @@ def highlight(
         loaded, asked, contents, similarity=similarity, regions=specs, matrix=matrix and as_json
     )
     if as_json:
-        import json
+        from bilrp.answers.collections import build_highlight
 
-        rows: list[dict[str, Any]] = [
-            {"source": source, **hit.to_dict()} for source, hit in zip(passages, hits, strict=True)
-        ]
-        print(json.dumps({"encoder": loaded.name, "text": asked, "highlights": rows}, allow_nan=False))
+        terminal.print_json(build_highlight(loaded.name, asked, passages, hits))
         return
     for source, hit in zip(passages, hits, strict=True):
         _print_hit(texts.shorten(source), hit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -132,12 +131,19 @@ def search(
     if not (as_json or explain):
         _print_neighbours(header, neighbours, asked.key)  # before the explanations, which may take long
     entries = asked.explain(neighbours, similarity) if explain or outputs else []
-    summaries = [entry.explanation.summary() for entry in entries]
+    explanations = [entry.explanation for entry in entries]
     if as_json:
-        answer = {"collection": collection, "query": query, "regions": asked.regions} | recall
-        print(json.dumps(answer | {"neighbours": _serialize_neighbours(neighbours, summaries)}))
+        from bilrp.answers.collections import build_search
+        from bilrp.cli import terminal
+
+        by = asked.collection.resolve_similarity(similarity) if repair is None else "repaired"
+        answer = build_search(
+            asked.collection, query, neighbours, similarity=by, regions=asked.regions, explanations=explanations,
+            **recall,
+        )  # fmt: skip
+        terminal.print_json(answer)
     elif explain:
-        _print_neighbours(header, neighbours, asked.key, summaries)
+        _print_neighbours(header, neighbours, asked.key, [each.summary() for each in explanations])
     lead = f"The nearest {len(neighbours)} of {len(asked.collection)} items in {collection}{asked.by}{recall_note}."
     title, draw = f"Nearest to {asked.description}", DrawOptions(palette=palette)
     pages = [path for path in outputs if path.suffix.lower() == PAGE_SUFFIX]
@@ -295,24 +301,6 @@ class _Query:
                 entries.append(GalleryEntry(explanation, f"{neighbour.score:.3f}  {neighbour.name}", names))
                 bar.advance()
         return entries
-
-
-def _serialize_neighbours(neighbours: Sequence[Neighbour], summaries: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the neighbours for --json, with summaries if they were explained."""
-    rows: list[dict[str, Any]] = [
-        {
-            "id": n.id,
-            "name": n.name,
-            "score": n.score,
-            "text": n.text,
-            "group": n.group,
-            "metadata": n.metadata,
-        }
-        for n in neighbours
-    ]
-    if not summaries:
-        return rows
-    return [row | {"summary": summary} for row, summary in zip(rows, summaries, strict=True)]
 
 
 def _find_repaired(collection: Collection, repair: Repair, query: Any, count: int) -> list[Neighbour]:

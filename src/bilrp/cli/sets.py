@@ -138,23 +138,8 @@ def _print_json(
     comparison: SetComparison, counted: tuple[str, str], encoder: str, outputs: Sequence[Path], *, top: int | None
 ) -> None:  # fmt: skip
     """Print the comparison as JSON: the sum over all pairs, all scores, and the most similar pairs."""
-    import json
-
+    from bilrp.answers.explanations import build_sets
     from bilrp.cli import terminal
-    from bilrp.render.report import to_jsonable
 
-    about = terminal.collect_summary(
-        comparison.explanation, names=counted, encoder=encoder, seconds=None, top=top
-    )
-    answer = about | {
-        "summary": comparison.summary(),
-        "verdict": comparison.summary(),
-        "mean": comparison.mean,
-        "scores": comparison.scores.tolist(),
-        "examples": [
-            {"a": e.a.name, "b": e.b.name, "score": e.score, "summary": e.summary()}
-            for e in comparison.examples
-        ],
-        "outputs": [str(path) for path in outputs],
-    }
-    print(json.dumps(to_jsonable(answer)))
+    answer = build_sets(comparison, names=counted, encoder=encoder, top=top)
+    terminal.print_json({**answer, "outputs": [str(path) for path in outputs]})

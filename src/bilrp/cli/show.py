@@ -34,6 +34,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print and draw a saved explanation: bilrp show why.npz -o why.html"""
+    from bilrp.answers.explanations import build_explain
     from bilrp.cli import terminal, texts
     from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
     from bilrp.explanation import FORMATS, Explanation
@@ -42,7 +43,7 @@ def show(
     draw = DrawOptions(link_preset, palette, title, special_tokens, show)
     explanation = Explanation.load(file)
     names = (explanation.a.name, explanation.b.name)
-    summary = terminal.collect_summary(
+    summary = build_explain(
         explanation,
         names=names if all(names) else ("a", "b"),
         encoder=str(explanation.a.origin.get("encoder", "")),

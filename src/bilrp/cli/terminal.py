@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bilrp.cli.console import print_safe
 from bilrp.errors import InputError, to_printable
@@ -14,13 +14,12 @@ from bilrp.errors import InputError, to_printable
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bilrp.decomposition import Decomposition
+    from bilrp.answers.shapes import ExplainAnswer, Finding
     from bilrp.encoder import DualEncoder, Encoder
     from bilrp.encoders.registry import Size
     from bilrp.explanation import Explanation
 
 ANIMATED_SUFFIXES = (".gif", ".png", ".webp")  # may contain several frames
-DEFAULT_JSON_PAIRS = 5  # in --json without --top
 
 
 def load_encoder(
@@ -69,116 +68,8 @@ def parse_size(text: str | None) -> Size | None:
     return int(width) if height is None else (int(height), int(width))
 
 
-def collect_summary(
-    explanation: Explanation, *, names: tuple[str, str], encoder: str, seconds: float | None, top: int | None,
-    special_tokens: bool = False,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the values of the summary, JSON-ready for --json.
-
-    Args:
-        explanation: the explanation.
-        names: names of the two inputs.
-        encoder: name of the encoder.
-        seconds: run time, if known.
-        top: number of pairs of regions to list.
-        special_tokens: list pairs with special tokens too.
-    """
-    from bilrp.covering import describe_covering
-    from bilrp.findings.summary import describe_verdict, is_estimate, list_warnings, name_whole
-    from bilrp.render.findings_figure import serialize_differences, serialize_findings
-
-    e = explanation
-    covered = [] if e.runs is None else e.cover_findings()
-    return {
-        "a": names[0],
-        "b": names[1],
-        "encoder": encoder,
-        "similarity": e.similarity,
-        "score": e.score,
-        "unweighted_score": e.unweighted_score,
-        "estimate": is_estimate(e),
-        "summary": e.summary(),
-        "verdict": describe_verdict(e),
-        "share_of": name_whole(e),
-        "findings": serialize_findings(e),
-        **serialize_differences(e, special_tokens=special_tokens),
-        "covered": [
-            {"finding": each.number, "without_a": each.without_a, "without_b": each.without_b}
-            for each in covered
-        ],
-        "checked": describe_covering(covered),
-        **_list_numbers(e),
-        "warnings": list_warnings(e, e.findings()),
-        **_collect_breakdown(e),
-        "regions": [e.a.regions.count, e.b.regions.count],
-        "top": _list_top(e, DEFAULT_JSON_PAIRS if top is None else top, special_tokens=special_tokens),
-        "plan": None if e.a.plan is None else str(e.a.plan),
-        "seconds": None if seconds is None else round(seconds, 3),
-    }
-
-
-def _collect_breakdown(explanation: Explanation) -> dict[str, Any]:
-    """Return the terms of the score and their shares."""
-    breakdown, has_reference = explanation.breakdown, explanation.reference_terms is not None
-    return {
-        "explained": breakdown.explained,
-        "unattributed": breakdown.unattributed,
-        "near_zero": breakdown.is_near_zero,
-        "positive_share": breakdown.compute_share(breakdown.positive),
-        "negative_share": breakdown.compute_share(breakdown.negative),
-        "explained_share": breakdown.compute_share(breakdown.explained),
-        "shared": breakdown.shared if breakdown.is_centered else None,
-        "specific": breakdown.specific,
-        "unattributed_share": breakdown.compute_share(breakdown.unattributed - breakdown.shared),
-        "special_tokens": breakdown.special_tokens,
-        "special_tokens_share": breakdown.compute_share(breakdown.special_tokens),
-        "self_terms": breakdown.self_terms_a + breakdown.self_terms_b,
-        "reference_terms": [breakdown.reference_terms_a, breakdown.reference_terms_b]
-        if has_reference
-        else None,
-        "reference_score": breakdown.reference_score if has_reference else None,
-        "positive": breakdown.positive,
-        "negative": breakdown.negative,
-        "closed": breakdown.is_complete,
-    }
-
-
-def _list_top(explanation: Explanation, k: int, *, special_tokens: bool) -> list[dict[str, Any]]:
-    """Return the k strongest pairs of visible regions."""
-    from bilrp.render.visibility import list_visible_regions, select_visible
-
-    e = explanation
-    rows, columns = (list_visible_regions(side, special_tokens=special_tokens) for side in (e.a, e.b))
-    return [
-        {
-            "a": _describe_region(e.a, rows[m.a]),
-            "b": _describe_region(e.b, columns[m.b]),
-            "relevance": m.relevance,
-        }
-        for m in select_visible(e, special_tokens=special_tokens).top(k)
-    ]
-
-
-def _list_numbers(explanation: Explanation) -> dict[str, Any]:
-    """Return the numbers that two tables have in common, and the blocks of neighbouring ones; nothing for other inputs."""
-    from bilrp.findings import number_matches
-
-    sides = explanation.a.regions, explanation.b.regions
-    if not number_matches.are_numbers(*sides):
-        return {}
-    relevance = explanation.relevance.detach().cpu().double().numpy()
-    terms = explanation.breakdown
-    score = 0.0 if terms.is_near_zero else terms.specific
-    return {
-        name: number_matches.serialize_matches(match(relevance, *sides, score=score), *sides)
-        for name, match in (
-            ("numbers", number_matches.match_numbers), ("number_blocks", number_matches.match_blocks),
-        )
-    }  # fmt: skip
-
-
 def print_summary(
-    values: dict[str, Any],
+    values: ExplainAnswer,
     outputs: Sequence[Path],
     *,
     as_json: bool,
@@ -188,7 +79,7 @@ def print_summary(
     """Print the summary. Called before files are written, so that a failing output does not lose it.
 
     Args:
-        values: the result of `collect_summary`.
+        values: the answer.
         outputs: the files that will be written, listed in the JSON.
         as_json: print JSON.
         header: text to print first.
@@ -199,11 +90,14 @@ def print_summary(
             print(header, end="\n\n")  # has colour codes, and is escaped already
         print_safe(format_summary(values, show_pairs=show_pairs))
         return
+    print_json({**values, "outputs": [str(path) for path in outputs]})
+
+
+def print_json(answer: Mapping[str, object]) -> None:
+    """Print an answer as one line of JSON."""
     import json
 
-    from bilrp.render.report import to_jsonable
-
-    print(json.dumps(to_jsonable({**values, "outputs": [str(path) for path in outputs]})), flush=True)
+    print(json.dumps(answer, allow_nan=False), flush=True)
 
 
 def wrap_encoder_error(encoder: Encoder, x: Tensor, error: Exception) -> Exception:
@@ -283,7 +177,7 @@ def wrap(sentence: str, *, indent: str = "  ") -> str:
     )
 
 
-def format_summary(values: dict[str, Any], *, show_pairs: bool = False) -> str:
+def format_summary(values: ExplainAnswer, *, show_pairs: bool = False) -> str:
     """Format the summary as text: sentence, findings, breakdown of the score, and cost; pairs of regions on request."""
     from bilrp.findings.formatting import format_number
 
@@ -311,7 +205,7 @@ def format_summary(values: dict[str, Any], *, show_pairs: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _format_breakdown(values: dict[str, Any]) -> list[str]:
+def _format_breakdown(values: ExplainAnswer) -> list[str]:
     """Format the terms that add up to the score, one per line, with their share of it; the page uses the same words."""
     from bilrp.findings.formatting import format_column, format_share
 
@@ -326,7 +220,7 @@ def _format_breakdown(values: dict[str, Any]) -> list[str]:
         terms["unattributed"] = rest
     if values["reference_terms"] is not None and shared is None:  # part of the unattributed
         terms["  either against the reference"] = sum(values["reference_terms"])
-        terms["  reference against reference"] = values["reference_score"]
+        terms["  reference against reference"] = values["reference_score"] or 0.0
     total = "estimate" if values["estimate"] else "score"
     terms[total] = values["score"]
     width = max(map(len, terms))
@@ -343,7 +237,7 @@ def _format_breakdown(values: dict[str, Any]) -> list[str]:
 
 
 def _format_findings(
-    findings: Sequence[dict[str, Any]], width: int, share_of: str = "the score", max_findings: int = 6
+    findings: Sequence[Finding], width: int, share_of: str = "the score", max_findings: int = 6
 ) -> list[str]:
     """Format the strongest findings, one per line: number, share of the score (near zero: relevance), locations."""
     from bilrp.findings.formatting import format_share, format_signed
@@ -354,21 +248,9 @@ def _format_findings(
     positions = " (x from the left, y from the top)" if findings[0]["label"].startswith("x ") else ""
     lines = [f"  matches, by their {'relevance' if near_zero else f'share of {share_of}'}{positions}"]
     for number, finding in enumerate(findings[:max_findings], 1):
-        share = format_signed(finding["relevance"]) if near_zero else format_share(finding["share"])
+        own = finding["share"]
+        share = format_signed(finding["relevance"]) if own is None else format_share(own)
         label = to_printable(finding["label"])
         label = label if len(label) <= width - 18 else f"{label[: width - 19]}…"
         lines.append(f"  {number:>4} {share:>8}   {label}")
     return [*lines, ""]
-
-
-def _describe_region(side: Decomposition, index: int) -> dict[str, Any]:
-    from bilrp.findings.formatting import describe_location
-
-    region: dict[str, Any] = {"region": index, "place": describe_location(side.regions, side.view, [index])}
-    if side.regions.boxes is not None:
-        region["box"] = dict(
-            zip(("top", "left", "bottom", "right"), side.regions.boxes[index].tolist(), strict=True)
-        )
-    if side.regions.names is not None:
-        region["name"] = side.regions.names[index]
-    return region
