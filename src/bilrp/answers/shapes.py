@@ -65,6 +65,9 @@ class Finding(TypedDict):
     share: float | None
     """Of the score, or of what is specific to these two; null near zero."""
     label: str
+    reliability: float | None
+    """How far the regions can be trusted, from 0 to 1; null if it was not measured."""
+    unreliable: bool
 
 
 class Difference(TypedDict):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from bilrp.app.collection_session import CollectionSession
+from bilrp.answers.collections import build_search
+from bilrp.answers.explanations import build_explain
+from bilrp.answers.shapes import ExplainAnswer, SearchAnswer
+from bilrp.app.collection_session import MAX_TEXT_CHARACTERS, CollectionSession
 from bilrp.app.security import HTTPError
 from bilrp.collection.items_table import top_k_indices
 from bilrp.collection.subquery import query_vector
 from bilrp.explanation import Explanation, pair
-from bilrp.highlights import highlight
-from bilrp.inputs import Image
+from bilrp.highlights import Highlight, highlight
+from bilrp.inputs import Image, Text, View
 from bilrp.render import page
 
 MAX_NEIGHBOURS = 100
@@ -59,21 +63,76 @@ def resolve_vector(session: CollectionSession, spec: VectorSpec) -> np.ndarray:
     )
 
 
-def find_neighbours(session: CollectionSession, spec: VectorSpec, k: int) -> dict[str, Any]:
+def find_neighbours(
+    session: CollectionSession, spec: VectorSpec, k: int, where: str | None = None
+) -> dict[str, Any]:
     """Return the k nearest items, without the item itself; a group's own members are included.
 
     Args:
         session: the served collection.
         spec: the vector to rank by, and the similarity.
         k: number of items.
+        where: only items that match this condition, from `get_where`.
     """
-    at = session.position(spec.id) if spec.group is None else None
-    order, scores = session.collection.items.top_k(
-        resolve_vector(session, spec), k + (at is not None), spec.similarity
-    )
-    ranked = zip(order.tolist(), scores.tolist(), strict=True)
-    neighbours = [session.label(i) | {"score": score} for i, score in ranked if i != at]
-    return {"id": spec.id, "neighbours": neighbours[:k], "of": len(session.collection)}
+    at, items = session.position(spec.id) if spec.group is None else None, session.collection.items
+    vector, count = resolve_vector(session, spec), k + (at is not None)
+    if where is None:
+        order, scores = items.top_k(vector, count, spec.similarity)
+    else:
+        order, scores = items.rank(items.find(where), vector, count, spec.similarity)
+    ranked = [(i, score) for i, score in zip(order.tolist(), scores.tolist(), strict=True) if i != at][:k]
+    neighbours = [session.label(i) | {"score": score} for i, score in ranked]
+    if session.is_text:
+        texts = items.take([i for i, _ in ranked], ["text"])["text"] if ranked else []
+        pairs = zip(neighbours, texts, strict=True)
+        neighbours = [each | {"text": (text or "")[:MAX_TEXT_CHARACTERS]} for each, text in pairs]
+    return {"id": spec.id, "neighbours": neighbours, "of": len(session.collection)}
+
+
+def search(
+    session: CollectionSession,
+    query: str,
+    key: str,
+    k: int,
+    *,
+    similarity: str,
+    where: str | None = None,
+    with_highlights: bool = False,
+) -> SearchAnswer:
+    """Return the answer of `bilrp search --json` to a query.
+
+    Args:
+        session: the served collection.
+        query: as it was asked.
+        key: id of the item or query.
+        k: number of neighbours.
+        similarity: "cosine" or "dot".
+        where: only items that match this condition, from `get_where`.
+        with_highlights: also weigh the words or regions of the query and of each neighbour.
+    """
+    collection, at = session.collection, session.position(key)
+    with session.redact_paths():
+        neighbours = collection.nearest(
+            session.embedding(key), k + (at is not None), similarity=similarity, where=where
+        )
+        neighbours = [n for n in neighbours if n.position != at][:k]
+        highlights: Sequence[Highlight] = ()
+        if with_highlights and neighbours:
+            hits = [session.item(n.id) for n in neighbours]
+            highlights = highlight(collection.encoder, session.item(key), hits, similarity=similarity)
+    answer = build_search(collection, query, neighbours, similarity=similarity, highlights=highlights)
+    return {**answer, "collection": Path(collection.path).name}
+
+
+def explain_answer(session: CollectionSession, a: str, b: str, similarity: str) -> ExplainAnswer:
+    """Return the answer of `bilrp explain --json` about two items.
+
+    Args:
+        session, a, b, similarity: as for `explain_pair`.
+    """
+    explanation = explain_pair(session, a, b, similarity)
+    names = session.name(a), session.name(b)
+    return build_explain(explanation, names=names, encoder=session.collection.encoder.name)
 
 
 def describe_item(session: CollectionSession, key: str) -> dict[str, Any]:
@@ -151,9 +210,14 @@ def highlight_hits(
         similarity=similarity,
     )
     rows = [
-        {"id": each, "name": session.name(each), **hit.to_dict()} for each, hit in zip(ids, hits, strict=True)
+        {"id": each, "name": session.name(each), "text": _text_of(hit.sides[1].view), **hit.to_dict()}
+        for each, hit in zip(ids, hits, strict=True)
     ]
-    return {"id": key, "highlights": rows}
+    return {"id": key, "text": _text_of(hits[0].sides[0].view), "highlights": rows}
+
+
+def _text_of(view: View | None) -> str | None:
+    return view.text if isinstance(view, Text) else None
 
 
 def build_pair_payload(session: CollectionSession, a: str, b: str, similarity: str) -> dict[str, Any]:

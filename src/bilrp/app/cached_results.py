@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bilrp.app.collection_session import CollectionSession
+from bilrp.collection.text_audit import KIND_LABELS, TextAudit
 from bilrp.errors import InputError
 from bilrp.inputs import Image
 from bilrp.io import files
@@ -108,6 +109,8 @@ def get_audit(session: CollectionSession) -> dict[str, Any]:
 def _compute_audit(session: CollectionSession) -> dict[str, Any]:
     with session.redact_paths():
         report = session.collection.audit(sample=AUDIT_SAMPLE_ITEMS)
+    if isinstance(report, TextAudit):
+        return _serialize_text_audit(session, report)
     example = session.collection.view(report.pairs[0][0])
 
     def label_pairs(pairs: Sequence[tuple[int, int]]) -> list[list[dict[str, Any]]]:
@@ -131,4 +134,28 @@ def _compute_audit(session: CollectionSession) -> dict[str, Any]:
         "pairs": len(report.pairs),
         "unattributed": report.unattributed,
         "picture": isinstance(example, Image),
+    }
+
+
+def _serialize_text_audit(session: CollectionSession, report: TextAudit) -> dict[str, Any]:
+    """Return the ranked phrases with the neighbours that change without them, kinds of words, and traits in words."""
+    phrases = [
+        {
+            "kind": s.kind, "phrase": s.phrase, "description": str(s), "share": s.share, "area": s.area,
+            "contribution": s.contribution, "changed": s.changed, "attraction": s.attraction,
+            "attraction_without": s.attraction_without, "chance": s.chance, "suspect": s in report.suspects,
+            "carriers": len(s.carriers), "count": len(s.pairs),
+            "changes": [
+                {name: session.label(getattr(change, name)) for name in ("item", "before", "after")}
+                for change in s.changes
+            ],
+        }
+        for s in report.phrases
+    ]  # fmt: skip
+    return {
+        "phrases": phrases,
+        "kinds": [{"label": KIND_LABELS[k.kind], "share": k.share, "area": k.area} for k in report.kinds],
+        "traits": [trait.describe() for trait in report.traits],
+        "pairs": len(report.pairs),
+        "unattributed": report.unattributed,
     }

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from bilrp.app.request_handling import quote_sql
 from bilrp.app.security import HTTPError
 from bilrp.collection import Collection
 from bilrp.collection.packed_parts import SparseColumns
@@ -34,6 +35,8 @@ MAX_QUERY_BYTES = 256 * 2**20  # of all queries: inputs, images, and the uploade
 MAX_IMAGE_SIDE_PIXELS = 1200
 MAX_TEXT_CHARACTERS = 20_000
 ITEMS_PER_PAGE = 200
+MAX_LISTED_ITEMS = 200_000  # of a larger collection, values of columns are not listed
+MAX_LISTED_VALUES = 60  # of a column
 
 Value = TypeVar("Value")
 
@@ -165,17 +168,64 @@ class CollectionSession:
             "similarity": collection.resolve_similarity(None),
             "width": collection.width,
             "groups": groups[:ITEMS_PER_PAGE],
+            "columns": self.columns,
             "failed": len(collection.failed),
             "adds": self.retain_uploads,
         }
 
-    def find_positions(self, *, group: str | None = None, name_contains: str = "") -> Sequence[int]:
-        """Return the positions of the items of a group whose name contains a text, case-insensitive."""
+    @cached_property
+    def filter_columns(self) -> dict[str, str]:
+        """{column: type} that clients may filter by: the metadata and the group, never the source."""
+        return {**self.collection.columns, "group": "string"}
+
+    @cached_property
+    def columns(self) -> list[dict[str, Any]]:
+        """The columns of the metadata; those of few texts with all their values, to choose from."""
+        described = []
+        for name, kind in self.collection.columns.items():
+            values: set[str] = set()
+            if kind == "string" and len(self.collection) <= MAX_LISTED_ITEMS:
+                values = {value for (value,) in self.collection.items.columns([name]) if value}
+            few = sorted(values) if len(values) <= MAX_LISTED_VALUES else []
+            described.append({"name": name, "type": kind, "values": [value[:200] for value in few]})
+        return described
+
+    def find_positions(
+        self, *, group: str | None = None, words: str = "", where: str | None = None
+    ) -> Sequence[int]:
+        """Return the positions of the items of a group that contain `words` in their whole text or name.
+
+        Args:
+            group: only items of this group.
+            words: looked for without regard to case.
+            where: a condition on the metadata, from `get_where`.
+        """
         if group is not None and group not in self.groups:
             raise HTTPError(404, "no such group")
         positions: Sequence[int] = range(len(self.collection)) if group is None else self.groups[group]
-        text = name_contains.casefold().strip()
-        return [p for p in positions if text in self._casefolded_names[p]] if text else positions
+        text = words.strip()
+        if text and self.is_text:
+            quoted = quote_sql(text.lower())
+            condition = f"(contains(lower(text), {quoted}) OR contains(lower(name), {quoted}))"
+            where = condition if where is None else f"{condition} AND {where}"
+        elif text:
+            folded = text.casefold()
+            positions = [p for p in positions if folded in self._casefolded_names[p]]
+        if where is None:
+            return positions
+        with self.redact_paths():
+            matching = set(self.collection.items.find(where).tolist())
+        return [p for p in positions if p in matching]
+
+    def read_text(self, key: str) -> dict[str, Any]:
+        """Return the whole text of an item or query, with its metadata; 404 for an image."""
+        view, at = self.view(key), self.position(key)
+        if not isinstance(view, Text):
+            raise HTTPError(404, "this item is an image")
+        row = {} if at is None else self.collection.read_rows([at])[0]
+        metadata = {name: value for name, value in row.items() if name not in ("text", "group")}
+        group = "" if at is None else self.item_groups[at]
+        return {"id": key, "name": self.name(key), "group": group, "text": view.text, "metadata": metadata}
 
     def label(self, position: int) -> dict[str, Any]:
         return {"id": self.ids[position], "name": self.names[position], "group": self.item_groups[position]}

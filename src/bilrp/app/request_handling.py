@@ -25,6 +25,8 @@ MAX_JSON_BYTES = 256 * 1024
 MAX_PARALLEL_REQUESTS = 4  # quick requests, each on a thread
 MAX_WAITING_REQUESTS = 64  # quick requests
 MAX_REQUEST_REGIONS = 4096  # in one list
+MAX_CONDITIONS = 16  # on the metadata, in one request
+COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 
 
 class ThreadLimiter:
@@ -51,13 +53,18 @@ async def read_json(request: Request) -> dict[str, Any]:
     raw = await receive_body(
         request, MAX_JSON_BYTES, f"a request has at most {MAX_JSON_BYTES // 1024} KB of JSON"
     )
-    try:
-        body = json.loads(raw, parse_constant=_reject_constant)
-    except (ValueError, RecursionError):
-        raise HTTPError(400, "invalid JSON") from None
+    body = parse_json(raw)
     if not isinstance(body, dict):
         raise HTTPError(400, "send a JSON object")
     return body
+
+
+def parse_json(raw: bytes | str) -> object:
+    """Parse JSON without NaN and infinities; 400 for anything else."""
+    try:
+        return json.loads(raw, parse_constant=_reject_constant)
+    except (ValueError, RecursionError):
+        raise HTTPError(400, "invalid JSON") from None
 
 
 def media_type(request: Request) -> str:
@@ -119,6 +126,60 @@ def get_regions(body: Mapping[str, object], name: str) -> tuple[int, ...]:
     ):
         raise HTTPError(422, f"{name} must be a list of at most {MAX_REQUEST_REGIONS} region numbers")
     return tuple(dict.fromkeys(regions))
+
+
+def get_where(conditions: object, columns: Mapping[str, str]) -> str | None:
+    """Return conditions on the metadata as SQL for Lance; None without any.
+
+    Clients send columns, comparisons and values, never SQL: that would reach columns that they must not see.
+
+    Args:
+        conditions: a list of {column, op, value}, from JSON.
+        columns: {column: type} that may be compared.
+
+    >>> get_where([{"column": "year", "op": ">", "value": 2019}], {"year": "int64"})
+    '`year` > 2019'
+    """
+    if conditions is None or conditions == []:
+        return None
+    if not isinstance(conditions, list) or len(conditions) > MAX_CONDITIONS:
+        raise HTTPError(422, f"filters must be a list of at most {MAX_CONDITIONS} conditions")
+    return " AND ".join(_format_condition(each, columns) for each in conditions)
+
+
+def _format_condition(condition: object, columns: Mapping[str, str]) -> str:
+    if not isinstance(condition, dict):
+        raise HTTPError(422, "a filter is {column, op, value}")
+    column, op, value = get_str(condition, "column"), get_str(condition, "op"), condition.get("value")
+    kind = columns.get(column)
+    if kind is None or "`" in column:
+        raise HTTPError(
+            422, f"there is no column {column[:60]!r}: choose one of {', '.join(columns) or 'none'}"
+        )
+    if op == "contains" and kind == "string":
+        return f"contains(lower(`{column}`), {quote_sql(get_str(condition, 'value').lower())})"
+    if op not in COMPARISONS:
+        raise HTTPError(422, f"op must be one of {', '.join(COMPARISONS)}, or contains for texts")
+    if value is None and op in ("=", "!="):
+        return f"`{column}` IS {'NOT ' * (op == '!=')}NULL"
+    if kind == "bool" and isinstance(value, bool):
+        return f"`{column}` {op} {str(value).lower()}"
+    if kind in ("int64", "double") and isinstance(value, int | float) and not isinstance(value, bool):
+        if abs(value) > 2**53:
+            raise HTTPError(422, f"{column}: a number must be between ±2^53")
+        return f"`{column}` {op} {value!r}"
+    if kind == "string":
+        return f"`{column}` {op} {quote_sql(get_str(condition, 'value'))}"
+    raise HTTPError(422, f"{column} is {kind}: compare it with a value of this type")
+
+
+def quote_sql(text: str) -> str:
+    """Return a text as a literal of SQL.
+
+    >>> quote_sql("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("\0", "").replace("'", "''") + "'"
 
 
 def get_similarity(body: Mapping[str, object], collection: Collection) -> str:

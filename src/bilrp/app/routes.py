@@ -19,6 +19,7 @@ from bilrp.app.request_handling import (
     get_regions,
     get_similarity,
     get_str,
+    get_where,
     parse_int,
     read_json,
     respond,
@@ -91,12 +92,14 @@ class CollectionRoutes:
     def make_routes(self) -> list[Route]:
         get = {
             "/api/about": self.about, "/api/items": self.items, "/api/items/{id}/thumbnail": self.thumbnail,
-            "/api/items/{id}/picture": self.picture, "/api/groups": self.group, "/api/export/{kind}": self.export,
+            "/api/items/{id}/picture": self.picture, "/api/items/{id}/text": self.text, "/api/groups": self.group,
+            "/api/export/{kind}": self.export,
         }  # fmt: skip
         post = {
             "/api/neighbours": self.neighbours, "/api/side": self.side, "/api/heat": self.heat, "/api/pair": self.pair,
             "/api/contrast": self.contrast, "/api/cover": self.cover, "/api/map": self.map, "/api/audit": self.audit,
-            "/api/query": self.query, "/api/add": self.add, "/api/highlight": self.highlight, **self.repairs.list_handlers(),
+            "/api/query": self.query, "/api/add": self.add, "/api/highlight": self.highlight,
+            "/api/search": self.search, "/api/explain": self.explain, **self.repairs.list_handlers(),
         }  # fmt: skip
         return [
             *(Route(view, serve_index) for view in PAGE_PATHS),
@@ -124,10 +127,11 @@ class CollectionRoutes:
         params, session = request.query_params, self.session
         offset = parse_int(params.get("offset"), "offset", 0, 2**40)
         limit = parse_int(params.get("limit"), "limit", ITEMS_PER_PAGE, ITEMS_PER_PAGE)
-        name_filter = params.get("words", "")[:200]
+        words = params.get("words", "")[:200]
+        where = get_where(request_handling.parse_json(params.get("filters") or "[]"), session.filter_columns)
 
         def list_page() -> dict[str, Any]:
-            positions = session.find_positions(group=params.get("group"), name_contains=name_filter)
+            positions = session.find_positions(group=params.get("group"), words=words, where=where)
             labels = [session.label(p) for p in positions[offset : offset + limit]]
             return {"total": len(positions), "offset": offset, "items": labels}
 
@@ -138,6 +142,9 @@ class CollectionRoutes:
 
     async def picture(self, request: Request) -> Response:
         return await self._respond_with_jpeg(partial(self.session.picture, request.path_params["id"]))
+
+    async def text(self, request: Request) -> Response:
+        return await self._respond_now(partial(self.session.read_text, request.path_params["id"]))
 
     async def _respond_with_jpeg(self, work: Callable[[], bytes]) -> Response:
         return Response(await self.limiter.run(work), media_type="image/jpeg", headers=IMMUTABLE_HEADERS)
@@ -161,10 +168,43 @@ class CollectionRoutes:
         body, session = await read_json(request), self.session
         spec = self._parse_spec(session, body)
         k = parse_int(body.get("k"), "k", 24, analyses.MAX_NEIGHBOURS)
-        work = partial(analyses.find_neighbours, session, spec, max(k, 1))
+        where = get_where(body.get("filters"), session.filter_columns)
+        work = partial(analyses.find_neighbours, session, spec, max(k, 1), where)
         return await self._respond_with_parts(
             request, session, work, *([spec.id] if spec.needs_parts else [])
         )
+
+    async def search(self, request: Request) -> Response:
+        """Find the nearest items of a text or an id, with their texts, metadata and highlights."""
+        body, session = await read_json(request), self.session
+        if ("text" in body) is ("id" in body):
+            raise HTTPError(422, "send a text, or the id of an item or query")
+        k = max(1, parse_int(body.get("k"), "k", 10, analyses.MAX_NEIGHBOURS))
+        where = get_where(body.get("filters"), session.filter_columns)
+        similarity, wants_highlights = get_similarity(body, session.collection), body.get("highlight", False)
+        if not isinstance(wants_highlights, bool):
+            raise HTTPError(422, "highlight must be true or false")
+        if wants_highlights and k > MAX_TARGETS:
+            raise HTTPError(422, f"at most {MAX_TARGETS} neighbours are highlighted: give a smaller k")
+        if "id" in body:
+            key = asked = get_str(body, "id")
+            session.position(key)  # 404 for an unknown id
+        else:
+            asked = body["text"]
+            if not isinstance(asked, str):
+                raise HTTPError(422, "text must be a string")
+            key, _ = await self.limiter.run(partial(session.add_query, asked, asked[:80]))
+        work = partial(
+            analyses.search, session, asked, key, k, similarity=similarity, where=where,
+            with_highlights=wants_highlights,
+        )  # fmt: skip
+        return await respond(request, self.limiter, self.queue, work)
+
+    async def explain(self, request: Request) -> Response:
+        body, session = await read_json(request), self.session
+        a, b = get_str(body, "a"), get_str(body, "b")
+        work = partial(analyses.explain_answer, session, a, b, get_similarity(body, session.collection))
+        return await self._respond_with_parts(request, session, work, a, b)
 
     async def side(self, request: Request) -> Response:
         key, session = get_str(await read_json(request), "id"), self.session

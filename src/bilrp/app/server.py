@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from bilrp.app import additions, pair_session, routes
+from bilrp.app import additions, openapi, pair_session, routes
 from bilrp.app.collection_session import CollectionSession
 from bilrp.app.job_queue import MAX_PENDING_JOBS, JobQueue
 from bilrp.app.request_handling import ThreadLimiter
@@ -55,9 +55,9 @@ def make_collection_app(
         additions.check_writable(collection)
     queue, session = JobQueue(max_pending=max_pending), CollectionSession(collection, retain_uploads=add)
     handlers = routes.CollectionRoutes(session, queue, ThreadLimiter())
-    return assemble_app(
-        handlers.make_routes(), queue, policy, max_bytes=max_bytes, timeout_seconds=timeout_seconds
-    )
+    documents = openapi.make_document_routes(openapi.COLLECTION_OPERATIONS, has_token=bool(policy.token))
+    table = [*handlers.make_routes(), *documents]
+    return assemble_app(table, queue, policy, max_bytes=max_bytes, timeout_seconds=timeout_seconds)
 
 
 def make_pair_app(encoder: Encoder, a: Item, b: Item, policy: AccessPolicy) -> ASGIApp:
@@ -70,7 +70,10 @@ def make_pair_app(encoder: Encoder, a: Item, b: Item, policy: AccessPolicy) -> A
         policy: which requests are accepted.
     """
     session, queue = pair_session.PairSession(encoder, a, b), JobQueue()
-    return assemble_app(pair_session.make_routes(session, queue, ThreadLimiter()), queue, policy)
+    documents = openapi.make_document_routes(openapi.PAIR_OPERATIONS, has_token=bool(policy.token))
+    return assemble_app(
+        [*pair_session.make_routes(session, queue, ThreadLimiter()), *documents], queue, policy
+    )
 
 
 def assemble_app(

@@ -54,8 +54,19 @@ def serve(
             "--add", help="Allow clients to add their queries to the collection; a token is required."
         ),
     ] = False,
+    mcp: Annotated[
+        bool,
+        typer.Option(
+            "--mcp",
+            help="Offer a collection as tools of the Model Context Protocol over standard input and output, in place of "
+            "a web server.",
+        ),
+    ] = False,
 ) -> None:
     """Browse a collection, or one pair, in the browser: bilrp serve photos.lance --open"""
+    if mcp:
+        _serve_tools(inputs, encoder, weights)
+        return
     for module in ("starlette", "uvicorn"):
         import_optional(module, "app", "served views")
     from bilrp.app import server
@@ -99,6 +110,21 @@ def _prepare_collection(
     collection.encoder  # noqa: B018  loaded here, so that a missing encoder is reported at the start
     message = f"{path}: {len(collection)} items by {collection.description['encoder']}"
     return message, partial(server.make_collection_app, collection, add=add)
+
+
+def _serve_tools(inputs: list[str], encoder: str | None, weights: str | None) -> None:
+    """Serve a collection to an MCP client; standard output belongs to the protocol."""
+    import_optional("mcp", "mcp", "tools of the Model Context Protocol")
+    from bilrp.app import mcp_server
+    from bilrp.cli.input_hints import check_collection
+    from bilrp.collection import open
+
+    if len(inputs) != 1:
+        raise InputError("--mcp serves one collection: give one NAME.lance")
+    check_collection(inputs[0])
+    collection = open(inputs[0], encoder, weights=weights)
+    collection.encoder  # noqa: B018  loaded here, so that a missing encoder is reported at the start
+    mcp_server.make_server(collection).run("stdio")
 
 
 def _announce(message: str, open_browser: bool, url: str) -> None:

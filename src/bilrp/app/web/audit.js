@@ -1,5 +1,5 @@
 // @ts-check
-// The audit: where in the images the similarity of near neighbours is, and possible shortcuts with example pairs.
+// The audit: where in images, or in which words, the similarity of near neighbours is, and possible shortcuts.
 
 import { node } from "../page/dom.js";
 import { counted } from "../page/words.js";
@@ -42,7 +42,7 @@ const examples = (pairs) =>
     }),
   );
 
-const compared = ({ share, area }) => {
+const compared = ({ share, area }, whole = "of the picture") => {
   const bar = (value, name) => {
     const fill = node("i");
     fill.style.width = `${(100 * value) / Math.max(share, area)}%`;
@@ -53,15 +53,78 @@ const compared = ({ share, area }) => {
     { class: "compared" },
     node("dt", {}, "of the relevance"),
     node("dd", {}, bar(share, "share"), percent(share)),
-    node("dt", {}, "of the picture"),
+    node("dt", {}, whole),
     node("dd", {}, bar(area, "area"), percent(area)),
   );
 };
+
+/** Phrases of texts: suspects with the neighbours that change without them, then everything that carries similarity. */
+function textAudit(root, answer) {
+  const line = ({ id, name }) => node("a", { class: "line", href: address.item(id) }, name);
+  const change = ({ item, before, after }) =>
+    node("li", {}, line(item), node("br"), "was nearest to ", line(before), node("br"), "without it: ", line(after));
+  const suspects = answer.phrases.filter(({ suspect }) => suspect);
+  const listed = suspects.map((one, n) =>
+    node(
+      "li",
+      {},
+      node("h3", {}, `“${one.phrase}”`),
+      compared(one, "of the words"),
+      node("p", {}, `${one.description}.`),
+      node("p", {}, node("a", { href: address.to("/repair", { suspect: n + 1 }) }, "Repair it: before and after")),
+      node("ul", { class: "changes" }, ...one.changes.slice(0, 3).map(change)),
+    ),
+  );
+  const row = (one) =>
+    node(
+      "tr",
+      {},
+      ...[
+        one.phrase,
+        counted(one.carriers, "text"),
+        percent(one.share),
+        percent(one.area),
+        ...[one.attraction, one.attraction_without].map((value) => (value == null ? "–" : percent(value))),
+      ].map((cell) => node("td", {}, cell)),
+    );
+  const head = ["phrase", "in", "of the relevance", "of the words", "nearest neighbour has it too", "… without it"];
+  const table = (heads, rows) =>
+    node(
+      "table",
+      { class: "phrases" },
+      node("thead", {}, node("tr", {}, ...heads.map((name) => node("th", {}, name)))),
+      node("tbody", {}, ...rows),
+    );
+  const kinds = answer.kinds.map(({ label, share, area }) =>
+    node("tr", {}, ...[label, percent(share), percent(area)].map((cell) => node("td", {}, cell))),
+  );
+  root.replaceChildren(
+    node("h1", {}, "Audit"),
+    node("p", { class: "lead" }, `What makes texts similar here? The nearest neighbours of a sample, ${answer.pairs} pairs, word by word.`),
+    node(
+      "section",
+      {},
+      node("h2", {}, "What looks like a shortcut"),
+      listed.length
+        ? node("ol", { class: "findings wordy" }, ...listed)
+        : node("p", {}, "No common phrase draws texts together that would not be neighbours without it."),
+    ),
+    node("section", {}, node("h2", {}, "Phrases that carry similarity"), table(head, answer.phrases.map(row))),
+    node(
+      "section",
+      {},
+      node("h2", {}, "By kind of word"),
+      table(["kind", "of the relevance", "of the words"], kinds),
+      ...answer.traits.map((trait) => node("p", { class: "note" }, trait)),
+    ),
+  );
+}
 
 export async function audit(root, { signal }) {
   const wait = node("p", { class: "wait", role: "status" }, "Looking at near neighbours …");
   root.replaceChildren(node("h1", {}, "Audit"), wait);
   const answer = await ask("/api/audit", {}, { signal, onProgress: (event) => (wait.textContent = progress(event)) });
+  if (answer.phrases) return textAudit(root, answer);
   const lead = `The nearest neighbours of a sample, ${answer.pairs} pairs: where does their similarity sit? What has more of the relevance than of the picture may be a shortcut.`;
   const suspects = answer.suspects.map((one, n) =>
     node(
@@ -99,4 +162,5 @@ export async function audit(root, { signal }) {
     ),
     node("section", {}, node("h2", {}, "Where similarity sits"), node("ol", { class: "findings" }, ...clusters)),
   );
+  return undefined;
 }

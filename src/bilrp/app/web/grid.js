@@ -5,6 +5,7 @@ import { node, set } from "../page/dom.js";
 import { counted } from "../page/words.js";
 import * as address from "./address.js";
 import { createPages } from "./api.js";
+import { conditions, filterControls } from "./filters.js";
 
 const PAGE = 100; // items per request
 const SPARE = 2; // rows above and below the visible ones
@@ -29,8 +30,8 @@ function controls(about, said) {
   const find = node("input", {
     type: "search",
     name: "words",
-    placeholder: "Filter by name",
-    "aria-label": "Filter by name",
+    placeholder: about.kind === "text" ? "Find in the texts" : "Filter by name",
+    "aria-label": about.kind === "text" ? "Find in the texts" : "Filter by name",
     autocomplete: "off",
   });
   find.value = said.words ?? "";
@@ -54,8 +55,11 @@ export async function collection(root, { about, said, signal }) {
     { class: "lead" },
     `${counted(about.count, "item")} by ${about.encoder}${about.failed ? `; ${about.failed} could not be read` : ""}.`,
   );
-  root.replaceChildren(node("h1", {}, about.name), lead, tools.el, list);
-  const state = { said: { group: said.group, words: said.words }, total: 0, across: 1, at: 0, shown: new Map() };
+  const filters = filterControls(about, conditions(said.filters), (next) =>
+    address.go(address.to("/", { ...state.said, filters: next.length ? JSON.stringify(next) : "" })),
+  );
+  root.replaceChildren(node("h1", {}, about.name), lead, tools.el, filters, list);
+  const state = { said: { group: said.group, words: said.words, filters: said.filters }, total: 0, across: 1, at: 0, shown: new Map() };
   let page = pagesOf(state.said, signal);
   let turn = 0;
 
@@ -115,7 +119,7 @@ export async function collection(root, { about, said, signal }) {
   };
 
   const changed = () => {
-    state.said = { group: tools.choose.value || undefined, words: tools.find.value.trim() || undefined };
+    state.said = { ...state.said, group: tools.choose.value || undefined, words: tools.find.value.trim() || undefined };
     tools.more.hidden = !state.said.group;
     tools.more.href = address.group(state.said.group ?? "");
     address.rewrite(address.to("/", state.said), false);

@@ -14,8 +14,12 @@ import { item } from "./item.js";
 import { live } from "./live.js";
 import { pair } from "./pair.js";
 import { repair } from "./repair.js";
+import { textItem } from "./text_item.js";
 
-const VIEWS = { collection, map: atlas, item, pair, contrast, group, audit, repair };
+/** A text opens with its neighbours coloured; to choose words, it is taken apart, as images are. */
+const itemOrText = (root, at) =>
+  at.about.kind === "text" && !(at.said.choose || at.said.part || at.said.without) ? textItem(root, at) : item(root, at);
+const VIEWS = { collection, map: atlas, item: itemOrText, pair, contrast, group, audit, repair };
 const LOOKS = { theme: "auto", palette: "paper" };
 
 const sheet = new CSSStyleSheet();
@@ -46,7 +50,12 @@ function look(name, value) {
 function buildBar(about) {
   const links = about.live
     ? []
-    : [["/", "Collection"], ["/map", "Map"], ["/contrast", "Contrast"], ...(about.kind === "image" ? [["/audit", "Audit"]] : [])];
+    : [
+        ["/", "Collection"],
+        ["/map", "Map"],
+        ["/contrast", "Contrast"],
+        ["/audit", "Audit"],
+      ];
   const nav = node("nav", { "aria-label": "Views" }, ...links.map(([href, name]) => node("a", { href }, name)));
   const option = ([value, words]) => node("option", { value }, words);
   const theme = node(

@@ -35,11 +35,7 @@ export function createPanel(root, data, choose) {
       return link(`${part.carriers.length} items share ${part.text}`, { kind: "part", number }, `${first}${variants}`.slice(2));
     });
     const more = data.parts.length - rows.length;
-    return [
-      node("h2", {}, "Shared parts"),
-      node("ol", {}, ...rows),
-      more > 0 ? node("p", {}, `… and ${more} more`) : null,
-    ];
+    return [node("h2", {}, "Shared parts"), node("ol", {}, ...rows), more > 0 ? node("p", {}, `… and ${more} more`) : null];
   }
 
   function showPart(number) {
@@ -83,7 +79,14 @@ export function createPanel(root, data, choose) {
     );
     const parts = (reason?.parts ?? []).map((part) => showReasonPart(part));
     const changed = (reason?.changed ?? []).map(({ a: one, b: two, digits }) =>
-      node("li", {}, ...markDigits(one, two), " / ", ...markDigits(two, one), digits === 1 ? "" : node("span", {}, " (several digits, or misread)")),
+      node(
+        "li",
+        {},
+        ...markDigits(one, two),
+        " / ",
+        ...markDigits(two, one),
+        digits === 1 ? "" : node("span", {}, " (several digits, or misread)"),
+      ),
     );
     return [
       back(),
