@@ -28,19 +28,9 @@ import bilrp
 from bilrp import composites, native, pipeline
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import read_item
-from bilrp.engine import costs, executor, masks, passes, plan, plan_context, sparse_parts
-from bilrp.engine.executors import (
-    position_blocks,
-    sparse,
-    sparse_convolution,
-    sparse_layout,
-    sparse_native,
-    sparse_torch,
-    tiles,
-    windowed,
-)
-from bilrp.engine.maps import gamma_factor
-from bilrp.engine.passes import channels_first, hoist_pooling
+from bilrp.engine import costs, executor, memory, passes, plan_context, tapped_parts
+from bilrp.engine.executors import sparse, sparse_layout, sparse_native, tiles, windowed
+from bilrp.engine.passes import channels_first, max_pool_losers
 from bilrp.rules import (
     affine,
     attention,
@@ -50,7 +40,6 @@ from bilrp.rules import (
     secants,
     selection,
     verification,
-    weighted_rules,
 )
 from bilrp.trace import replay, weight_cache
 
@@ -160,14 +149,6 @@ def _count_lines(code: Any) -> int:
     return len(inspect.getsource(getattr(code, "func", code)).splitlines())
 
 
-def _eager(operator: Any, weight: Any, a: Any, bias: Any, numerator: Any, min_ratio: float) -> torch.Tensor:
-    return gamma_factor.LazyGammaFactor(operator, weight, a, bias, numerator, min_ratio).value
-
-
-def _combine_in_general(self: Any, source: Any, selection: Any) -> None:
-    sparse_layout.SparseTangent.combine_offsets(self, source, selection)
-
-
 class _FreshBuffers(sparse.BufferPool):
     def acquire(self, size: int) -> torch.Tensor:
         return self.like.new_empty(max(1, size))
@@ -176,26 +157,11 @@ class _FreshBuffers(sparse.BufferPool):
         pass
 
 
-def _every_feature(links: Any, outputs: Any) -> Any:
-    keys = {
-        key: shape for link in links for key, shape in zip(link.sources, link.shapes.sources, strict=True)
-    }
-    keys |= {link.target: link.shape for link in links}
-    return {key: masks.full_mask(shape) for key, shape in keys.items()}
-
-
-def _no_variants(context: Any, mode: str) -> Any:
-    """Choose between push and pull of everything, without a cut between them."""
-    best = min(("push", "pull"), key=lambda m: costs.ScheduleCosts(context).total_cost(CHOOSE(context, m)))
-    return CHOOSE(context, "push" if context.taps else best)
-
-
 def _rewrite_without(unused: passes.Pass) -> Any:
     rest = tuple(each for each in passes.PASSES if each is not unused)
     return lambda program, keep: passes.rewrite(program, keep, rest)
 
 
-CHOOSE = costs.choose_schedule
 ZERO = property(lambda self: 0)
 NATIVE_FILES = tuple(native.NATIVE_FOLDER.glob("rows.c"))
 
@@ -208,15 +174,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "rows": Mechanism(
         "active rows (push_sparse)",
         ((costs, "sparse_segments", lambda context: []),),
-        (
-            sparse,
-            sparse_layout,
-            sparse_native,
-            sparse_torch,
-            sparse_convolution,
-            position_blocks,
-            *NATIVE_FILES,
-        ),
+        (sparse, sparse_layout, sparse_native, *NATIVE_FILES),
     ),
     "windows+rows": Mechanism(
         "windows and rows",
@@ -230,26 +188,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "torch-rows": Mechanism(
         "rows in torch, where there is no native code (windows and dense instead)",
         ((costs, "sparse_segments", lambda context: []), (native, "is_supported", lambda like: False)),
-        (sparse_torch, sparse_convolution),
-    ),
-    "native-pool": Mechanism(
-        "native sums over offsets (general combination instead)",
-        ((sparse_native.NativeSparseTangent, "combine_offsets", _combine_in_general),),
-        (sparse_native.NativeSparseTangent.combine_offsets, sparse_native._PoolingStruct),
-    ),
-    "native-index": Mechanism(
-        "native index tables (torch instead)",
-        (
-            (sparse_layout, "index_features_native", lambda mask, count: None),
-            (position_blocks, "make_blocks_native", position_blocks.make_blocks_torch),
-        ),
-        (sparse_layout.index_features_native, position_blocks.make_blocks_native),
-    ),
-    "blocks": Mechanism("blocks of 2 and 4 positions", ((position_blocks, "BLOCK_SIDES", (1,)),)),
-    "backward-support": Mechanism(
-        "rows that later rows need",
-        ((sparse, "backpropagate_support", _every_feature),),
-        (sparse.backpropagate_support,),
+        (sparse_layout.TorchSparseTangent,),
     ),
     "buffers": Mechanism("buffer pool", ((executor, "BufferPool", _FreshBuffers),), (sparse.BufferPool,)),
     "compact": Mechanism(
@@ -267,9 +206,7 @@ MECHANISMS: dict[str, Mechanism] = {
         ((windowed, "size_classes", lambda cones, key, index, ratio=1.0: [index]),),
         (windowed.size_classes, windowed._quantize),
     ),
-    "tiles": Mechanism(
-        "tiles (pull_windowed)", ((plan_context.PlanContext, "chain_length", ZERO),), (tiles,)
-    ),
+    "tiles": Mechanism("tiles (pull_tiled)", ((plan_context.PlanContext, "chain_length", ZERO),), (tiles,)),
     "active-coordinates": Mechanism(
         "coordinates that are not always zero",
         (
@@ -281,20 +218,10 @@ MECHANISMS: dict[str, Mechanism] = {
         ),
         (plan_context.PlanContext.active_coordinates.func,),  # type: ignore[attr-defined]
     ),
-    "cut": Mechanism(
-        "push meets pull at a cut",
-        ((plan, "choose_schedule", _no_variants),),
-        (costs._best_cuts, executor._contract_at_cut),
-    ),
-    "lazy": Mechanism(
-        "lazy denominators",
-        ((weighted_rules, "LazyGammaFactor", _eager),),
-        (gamma_factor, sparse.computes_denominators),
-    ),
-    "pooling": Mechanism(
-        "early pooling",
-        ((pipeline, "rewrite", _rewrite_without(hoist_pooling.hoist_poolings)),),
-        (hoist_pooling,),
+    "losers": Mechanism(
+        "zeros where a max-pooling loses",
+        ((pipeline, "rewrite", _rewrite_without(max_pool_losers.gate_losers)),),
+        (max_pool_losers,),
     ),
     "channels-first": Mechanism(
         "channels first",
@@ -330,11 +257,8 @@ MECHANISMS: dict[str, Mechanism] = {
     ),
     "sparse-taps": Mechanism(
         "sparse parts",
-        (
-            (executor, "choose_sparse_taps", lambda *a: {}),
-            (sparse_parts, "choose_sparse_taps", lambda *a: {}),
-        ),
-        (sparse_parts,),
+        ((executor, "choose_sparse_taps", lambda *a: {}), (memory, "choose_sparse_taps", lambda *a: {})),
+        (tapped_parts,),
     ),
 }
 

@@ -19,7 +19,16 @@ RESULT_MODULES = {
     "adapters", "attribution", "covering", "decomposition", "explanation", "groups", "highlights", "many", "mean_embedding",
     "pipeline", "reliability", "set_comparison",
 }  # fmt: skip
-ROOT_MODULES = {"errors", "encoder", "inputs", "progress", "regions", "similarity", *RESULT_MODULES}
+ROOT_MODULES = {
+    "errors",
+    "encoder",
+    "inputs",
+    "progress",
+    "regions",
+    "similarity",
+    "sparse_parts",
+    *RESULT_MODULES,
+}
 PUBLIC_NAMESPACES = {"baselines", "composites"}  # names of other packages under a short name
 STUDY_IMPORTS = {
     *ROOT_MODULES, *PUBLIC_NAMESPACES, "bilrp", "collection", "encoders", "engine", "evaluation", "findings", "io",
@@ -32,19 +41,20 @@ ALLOWED_IMPORTS = {
     "progress": set(),
     "regions": set(),
     "similarity": set(),
+    "sparse_parts": set(),
     "inputs": {"regions"},
     "native": set(),
     "trace": {"native"},
-    "engine": {"native", "progress", "regions", "trace"},
+    "engine": {"native", "progress", "regions", "sparse_parts", "trace"},
     "rules": {"trace", "engine"},
     "findings": {"inputs", "regions"},
     "io": {"similarity"},
     "encoder": {"inputs", "regions", "rules", "similarity", "trace"},
-    "decomposition": {"encoder", "engine", "inputs", "io", "regions"},
+    "decomposition": {"encoder", "engine", "inputs", "io", "regions", "sparse_parts"},
     "mean_embedding": {"encoder", "findings", "inputs"},
     "pipeline": {
         "decomposition", "encoder", "engine", "inputs", "mean_embedding", "progress", "regions", "rules", "similarity",
-        "trace",
+        "sparse_parts", "trace",
     },
     "attribution": {"encoder", "inputs", "pipeline", "regions", "similarity"},
     "highlights": {"attribution", "encoder", "inputs", "pipeline", "regions", "similarity", "trace"},

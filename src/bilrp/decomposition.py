@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,11 +19,11 @@ from bilrp.encoder import (
     diff_origins,
 )
 from bilrp.engine.plan import Plan
-from bilrp.engine.sparse_parts import DenseOnRead, LazyDenseParts, get_stored_parts
 from bilrp.errors import InputError, MismatchError
 from bilrp.inputs import Image, Text, View
 from bilrp.io import schema, store
 from bilrp.regions import Regions, RegionSpec
+from bilrp.sparse_parts import AnyParts, densify
 
 Weights: TypeAlias = Tensor | np.ndarray | list[float]
 """Weights of regions, or a mask of the input."""
@@ -31,7 +31,7 @@ Weights: TypeAlias = Tensor | np.ndarray | list[float]
 STORABLE_DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Decomposition:
     """φ_m(x) = Σ_I parts[I, m] + unattributed[m], exactly.
 
@@ -50,10 +50,10 @@ class Decomposition:
         unweighted_embedding: φ(x) before `weight`.
     """
 
-    parts: LazyDenseParts = DenseOnRead()  # type: ignore[assignment]  # noqa: RUF009, a descriptor without a default
-    embedding: Float[Tensor, " h"]  # type: ignore[misc]
-    regions: Regions  # type: ignore[misc]
-    origin: Mapping[str, Any]  # type: ignore[misc]
+    stored_parts: AnyParts  # sparse, or the matrix `parts`
+    embedding: Float[Tensor, " h"]
+    regions: Regions
+    origin: Mapping[str, Any]
     view: View | None = field(default=None, repr=False)
     plan: Plan | None = field(default=None, repr=False)
     storage_error: float = 0.0
@@ -63,10 +63,43 @@ class Decomposition:
     reliability: Float[Tensor, " regions"] | None = field(default=None, repr=False)
     unweighted_embedding: Float[Tensor, " h"] | None = field(default=None, repr=False)
 
+    def __init__(
+        self,
+        parts: AnyParts | None = None,
+        embedding: Float[Tensor, " h"] | None = None,
+        regions: Regions | None = None,
+        origin: Mapping[str, Any] | None = None,
+        view: View | None = None,
+        plan: Plan | None = None,
+        storage_error: float = 0.0,
+        name: str = "",
+        shape: tuple[int, ...] | None = None,
+        reference: Float[Tensor, " h"] | None = None,
+        reliability: Float[Tensor, " regions"] | None = None,
+        unweighted_embedding: Float[Tensor, " h"] | None = None,
+        stored_parts: AnyParts | None = None,
+    ) -> None:
+        """Take `parts` as a matrix or sparse; `stored_parts` is what `dataclasses.replace` gives if they do not change."""
+        chosen = stored_parts if parts is None else parts
+        given = (
+            chosen, embedding, regions, origin, view, plan, storage_error, name, shape, reference, reliability,
+            unweighted_embedding,
+        )  # fmt: skip
+        if any(each is None for each in given[:4]):
+            raise TypeError("a Decomposition needs parts, embedding, regions and origin")
+        for each, value in zip(fields(self), given, strict=True):
+            object.__setattr__(self, each.name, value)
+
+    @property
+    def parts(self) -> Float[Tensor, "regions h"]:
+        """[regions, h], what each region contributes to each coordinate, as one matrix."""
+        return densify(self.stored_parts)
+
     @property
     def unattributed(self) -> Float[Tensor, " h"]:
         """[h]: the contribution of biases, constants, a reference and features outside every region."""
-        return self.embedding - get_stored_parts(self).sum(0)
+        stored = self.stored_parts
+        return self.embedding - (stored.sum(0) if isinstance(stored, Tensor) else stored.sum())
 
     @property
     def input_image(self) -> np.ndarray | None:
@@ -161,7 +194,7 @@ class Decomposition:
             return deserialize_decomposition(tensors, metadata)
 
     def __repr__(self) -> str:
-        count, size = get_stored_parts(self).shape
+        count, size = self.stored_parts.shape
         return f"Decomposition({count} regions × {size} coordinates, {self.origin.get('encoder')})"
 
 

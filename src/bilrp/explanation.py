@@ -25,7 +25,6 @@ from bilrp.encoder import (
     read_item,
     resolve_encoders,
 )
-from bilrp.engine.sparse_parts import get_stored_parts
 from bilrp.errors import InputError, MismatchError
 from bilrp.findings import grouping
 from bilrp.findings.breakdown import ScoreBreakdown
@@ -602,7 +601,7 @@ def pair(
 
 def _parts_for(similarity: Similarity, a: Decomposition, b: Decomposition) -> tuple[Any, Any]:
     """Return dense parts, or sparse ones if both are sparse and the similarity needs only products."""
-    p, q = get_stored_parts(a), get_stored_parts(b)
+    p, q = a.stored_parts, b.stored_parts
     are_sparse = not isinstance(p, Tensor) and not isinstance(q, Tensor)
     return (p, q) if are_sparse and similarity.needs_only_products else (a.parts, b.parts)
 

@@ -34,7 +34,6 @@ from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
 from bilrp.engine.refinement import Refinement, start_refinement
 from bilrp.engine.remainder import locate_remainder
-from bilrp.engine.sparse_parts import AnyParts, densify
 from bilrp.errors import InputError, RuleError
 from bilrp.inputs import Item, Text
 from bilrp.mean_embedding import TypicalEmbeddings, compute_typical_embeddings, find_typical_embeddings
@@ -43,6 +42,7 @@ from bilrp.regions import Regions, RegionSpec
 from bilrp.rules.composites import CompositeFunction, is_centered, locates_remainder
 from bilrp.rules.freezing import freeze, prepare_tape
 from bilrp.similarity import random_projection
+from bilrp.sparse_parts import AnyParts, densify
 from bilrp.trace.devices import defer_checks
 from bilrp.trace.reference_run import read_reference_values
 from bilrp.trace.tape import Tape

@@ -45,7 +45,7 @@ class Similarity:
         unit_form: for a similarity that divides by ‖φ‖ and ‖φ'‖, its form on unit vectors.
         form_for_shapes: (shape of φ, shape of φ') -> the similarity, where it depends on shapes.
         any_size: the two embeddings may differ in size.
-        needs_only_products: R needs only scaled products P P'ᵀ, so sparse parts (`engine.sparse_parts`) stay sparse.
+        needs_only_products: R needs only scaled products P P'ᵀ, so sparse parts (`sparse_parts`) stay sparse.
     """
 
     name: str

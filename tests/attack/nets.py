@@ -24,10 +24,10 @@ from bilrp.engine import plan
 from bilrp.engine.costs import Schedule, all_schedules
 from bilrp.engine.executor import execute_plan
 from bilrp.engine.plan import PlanContext
-from bilrp.engine.sparse_parts import densify
 from bilrp.errors import BilrpError
 from bilrp.regions import grid
 from bilrp.rules.freezing import freeze
+from bilrp.sparse_parts import densify
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
@@ -209,9 +209,9 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
     with torch.no_grad():
         program = freeze(simplify(record(net, x)), composites.uniform(0.25) if not smooth else exact)
         setting = PlanContext(program, where(x), program.result.numel(), budget=2**20)
-        reference = densify(execute_plan(setting, plan.plan_for(setting, Schedule()))[program.output])
+        reference = densify(execute_plan(setting, plan.plan_for(setting, Schedule("pull")))[program.output])
         options = [
-            *([Schedule(pull_windowed_end=setting.chain_length)] if setting.chain_length else []),
+            *([Schedule("pull", tiled_end=setting.chain_length)] if setting.chain_length else []),
             *all_schedules(setting),
         ]
         options = list(dict.fromkeys(options))

@@ -135,8 +135,8 @@ def test_local_steps_cost_less_than_a_pass_for_each_region() -> None:
     for build in (ConvNext, Mobile):
         program = rewrite_channels_first(freeze_program(randomize_norms(build()), x, 0.0))
         context = plan.PlanContext(program, regions.grid(4)(x), program.result.numel())
-        full = plan.plan_for(context, plan.Schedule(cut=len(program.links)))
+        full = plan.plan_for(context, plan.Schedule("push"))
         crops = plan.plan_for(
-            context, plan.Schedule(context.bottlenecks[-2], context.bottlenecks[-2], len(program.links))
+            context, plan.Schedule("push", context.bottlenecks[-2], context.bottlenecks[-2])
         )
         assert crops.flops < full.flops / 5

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_iter
 
 import bilrp
 from bilrp import composites
-from bilrp.engine import memory, sparse_parts
+from bilrp.engine import memory, tapped_parts
 from bilrp.engine.maps.base import Map, Shapes
 from bilrp.engine.program import Key, Link
 from bilrp.errors import InputError
@@ -101,7 +101,7 @@ def test_layers_that_are_kept_without_their_zeros_count_as_what_they_take(monkey
         planned = bilrp.decompose(encoder, x, **options)[15].plan.peak_bytes
     # A plan may count up to 1.7 times what is used (1.6 for windows of the small residual net), never much less.
     assert planned / 1.7 <= measured.most <= 1.5 * planned, (planned / 2**20, measured.most / 2**20)
-    monkeypatch.setattr(sparse_parts, "MAX_SPARSE_FRACTION", 0.0)  # none are
+    monkeypatch.setattr(tapped_parts, "MAX_SPARSE_FRACTION", 0.0)  # none are
     matrices = 4 * 144 * 16 * (96**2 + 48**2)
     assert planned < matrices < bilrp.decompose(encoder, x, **options)[15].plan.peak_bytes
 

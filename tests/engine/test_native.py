@@ -17,27 +17,16 @@ from torch import Tensor, nn
 import bilrp
 from bilrp import native
 from bilrp.engine.executors import sparse as active
-from bilrp.engine.executors.position_blocks import (
-    BLOCK_SIDES,
-    Kernel,
-    make_blocks,
-    make_blocks_native,
-    make_blocks_torch,
-)
-from bilrp.engine.executors.sparse_convolution import SparseConvolution
 from bilrp.engine.executors.sparse_layout import (
-    GatherTerm,
-    OffsetWeights,
+    Kernel,
+    RowTerm,
     SparseLayout,
-    index_features,
-    index_features_native,
+    TorchSparseTangent,
+    WeightTerm,
 )
 from bilrp.engine.executors.sparse_native import NativeSparseTangent
-from bilrp.engine.executors.sparse_torch import TorchSparseTangent
-from bilrp.engine.maps.gamma_factor import LazyGammaFactor
-from bilrp.engine.sparse_parts import densify
 from bilrp.engine.windows import Cone, Geometry
-from bilrp.trace.linear_operators import Convolution
+from bilrp.sparse_parts import densify
 from type_asserts import assert_not_none
 
 needs_library = pytest.mark.skipif(
@@ -77,7 +66,7 @@ def layout(
     shape: tuple[int, int, int], reach: Cone, seed: torch.Generator, density: float = 0.5
 ) -> SparseLayout:
     here = torch.rand(shape, generator=seed) < density
-    return SparseLayout(here & (reach.regions_per_block() > 0)[:, :, None], reach)
+    return SparseLayout(here & (reach.regions_per_position > 0)[:, :, None], reach)
 
 
 def images(of: SparseLayout, seed: torch.Generator, dtype: torch.dtype) -> Tensor:
@@ -110,8 +99,7 @@ def rows(
 
 
 def whole(tangent: TorchSparseTangent | NativeSparseTangent) -> Tensor:
-    height, width, channels = tangent.layout.mask.shape
-    return tangent.to_dense(torch.Size((1, channels, height, width)))
+    return tangent.to_dense()[:, None]
 
 
 KINDS = (TorchSparseTangent, NativeSparseTangent)
@@ -129,14 +117,12 @@ KINDS = (TorchSparseTangent, NativeSparseTangent)
     regions=st.sampled_from([1, 3, 8, 9, 16, 17, 40, 90, 150]),
     channels=st.tuples(st.integers(1, 7), st.integers(1, 13)),
     terms=st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=3),
-    ratio=st.booleans(),
     dtype=st.sampled_from([torch.float64, torch.float32]),
     threads=st.sampled_from([1, 2]),
 )
 def test_convolutions(
-    seed, kernel, stride, dilation, padding, size, regions, channels, terms, ratio, dtype, threads
+    seed, kernel, stride, dilation, padding, size, regions, channels, terms, dtype, threads
 ) -> None:
-    terms = [(False, False)] if ratio else terms
     generator = torch.Generator().manual_seed(seed)
     extent = tuple(d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True))
     reach = Geometry(extent, stride, padding)
@@ -152,24 +138,21 @@ def test_convolutions(
         tuple(make(1, c, *s, generator=generator, dtype=dtype) if t[i] else None for t in terms)
         for i, (c, s) in enumerate([(inside, size), (outside, out)])
     ]
-    after = factors[1]
-    if ratio:
-        inputs = torch.rand(1, inside, *size, generator=generator, dtype=dtype) * source.mask.permute(2, 0, 1)
-        counted = make(1, outside, *out, generator=generator, dtype=dtype).relu_()
-        bias = make(outside, generator=generator, dtype=dtype) if seed % 2 else None
-        behind = LazyGammaFactor(
-            Convolution(stride, padding, dilation), weights[0].abs_(), inputs, bias, counted, 1.5
+    work = [
+        WeightTerm(
+            weight,
+            None if first is None else source.gather(first),
+            None if last is None else target.gather(last),
         )
-        factors[1] = (behind.value,)
-        after = (replace(behind),)  # nobody has made its denominators
-    work = SparseConvolution(weights, factors[0], after, Kernel(kernel, dilation, reach))
+        for weight, first, last in zip(weights, *factors, strict=True)
+    ]
     values = images(source, generator, dtype)
     results, had = [], torch.get_num_threads()
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
         torch.set_num_threads(threads)
         try:
-            goal.convolve(rows(kind, source, values, dtype), work)
+            goal.convolve(rows(kind, source, values, dtype), work, Kernel(kernel, dilation, reach))
         finally:
             torch.set_num_threads(had)
         results.append(whole(goal))
@@ -208,9 +191,12 @@ def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
     values, results = images(source, generator, dtype), []
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
-        goal.combine_offsets(
-            rows(kind, source, values, dtype), OffsetWeights(shares, offsets, stride, padding)
+        tangent = rows(kind, source, values, dtype)
+        shifts = [(y - padding[0], x - padding[1]) for y, x in offsets]
+        terms = (
+            RowTerm(tangent, shift, target.gather(share)) for shift, share in zip(shifts, shares, strict=True)
         )
+        goal.combine(list(terms), stride)
         results.append(whole(goal)[:, 0])
     (top, left), (down, across) = padding, stride
     padded = nn.functional.pad(values, (left, left, top, top))
@@ -225,28 +211,6 @@ def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
 
 @needs_library
 @settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 2**31), shape=st.tuples(*[st.integers(1, 40)] * 3), first=st.booleans())
-def test_layouts_and_blocks(seed, shape, first) -> None:
-    """Whatever order a mask's channels lie in; blocks that some regions touch, or none."""
-    generator = torch.Generator().manual_seed(seed)
-    height, width, channels = shape
-    order = (channels, height, width) if first else shape
-    active = torch.rand(order, generator=generator) < 0.3
-    active = active.permute(1, 2, 0) if first else active
-    for mask in (active, torch.ones((), dtype=torch.bool).expand(shape)):
-        native_index = index_features_native(mask, int(mask.sum()))
-        assert native_index is not None and all(map(torch.equal, native_index, index_features(mask)))
-    reach = cone((height, width), int(torch.randint(1, 9, (), generator=generator)), generator)
-    for side in BLOCK_SIDES:
-        for empty in (False, True):
-            one, other = (
-                make(reach, side, include_empty=empty) for make in (make_blocks_native, make_blocks_torch)
-            )
-            assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in vars(one))
-
-
-@needs_library
-@settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 2**31),
     regions=st.sampled_from([1, 5, 33]),
@@ -254,7 +218,7 @@ def test_layouts_and_blocks(seed, shape, first) -> None:
     dtype=st.sampled_from([torch.float64, torch.float32]),
 )
 def test_combinations(seed, regions, factored, dtype) -> None:
-    """Any rows of any sources whose regions are among the target's own."""
+    """Rows of any sources, shifted, whose regions are among the target's own."""
     generator = torch.Generator().manual_seed(seed)
     size = (6, 7)
     narrow = cone(size, regions, generator)
@@ -262,10 +226,7 @@ def test_combinations(seed, regions, factored, dtype) -> None:
     target = layout((*size, 3), wide, generator)
     sources = [layout((*size, 4), reach, generator) for reach in (narrow, wide, narrow)[: len(factored)]]
     values = [images(of, generator, dtype) for of in sources]
-    chosen = [
-        torch.randint(-1, max(1, of.row_count), (target.row_count,), generator=generator) for of in sources
-    ]
-    chosen = [torch.where(rows < of.row_count, rows, -1) for rows, of in zip(chosen, sources, strict=True)]
+    shifts = torch.randint(-2, 3, (len(sources), 2), generator=generator).tolist()
     factors = [
         torch.randn(target.row_count, generator=generator, dtype=dtype) if has else None for has in factored
     ]
@@ -273,8 +234,7 @@ def test_combinations(seed, regions, factored, dtype) -> None:
     for kind in KINDS:
         goal = rows(kind, target, None, dtype)
         tangents = [rows(kind, of, each, dtype) for of, each in zip(sources, values, strict=True)]
-        goal.combine([GatherTerm(*each) for each in zip(tangents, chosen, factors, strict=True)])
-        goal.scale(torch.linspace(-1, 1, target.row_count, dtype=dtype))
+        goal.combine([RowTerm(*each) for each in zip(tangents, shifts, factors, strict=True)])
         results.append(whole(goal))
     torch.testing.assert_close(
         results[1], results[0], rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12
@@ -286,10 +246,10 @@ def test_weights_of_another_shape_are_refused() -> None:
     generator = torch.Generator().manual_seed(0)
     reach = cone((5, 5), 3, generator)
     of = layout((5, 5, 4), reach, generator)
-    work = SparseConvolution((torch.zeros(4, 3, 1, 1),), (None,), (None,), Kernel((1, 1), (1, 1), Geometry()))
+    work = [WeightTerm(torch.zeros(4, 3, 1, 1), None, None)]
     tangent = rows(NativeSparseTangent, of, None, torch.float32)
     with pytest.raises(ValueError, match=r"got \(4, 3, 1, 1\)"):
-        tangent.convolve(tangent, work)
+        tangent.convolve(tangent, work, Kernel((1, 1), (1, 1), Geometry()))
 
 
 @needs_library
@@ -307,11 +267,9 @@ def test_windows_come_in_and_images_go_out(kind) -> None:
         window = window.contiguous(memory_format=torch.channels_last) if i % 2 else window
         tangent.load_columns(window, torch.tensor([i]), torch.tensor([[top, left]]))
     assert torch.equal(whole(tangent)[:, 0], values)
-    assert torch.equal(
-        tangent.to_dense(torch.Size((1, 5, 9, 8)), torch.tensor([3, 17]))[:, 0], values[[3, 17]]
-    )
+    assert torch.equal(tangent.to_dense(torch.tensor([3, 17])), values[[3, 17]])
     out = torch.zeros(25, 5 * 9 * 8, dtype=torch.float64)
-    tangent.scatter(out, torch.arange(20).flip(0) + 2)
+    tangent.write(out, torch.arange(20).flip(0) + 2)
     assert torch.equal(out[2:22].flip(0), values.flatten(1)) and not out[:2].any() and not out[22:].any()
 
 
@@ -325,22 +283,17 @@ def test_numbers_of_another_type_are_turned_into_their_own(kind) -> None:
     tangent = rows(kind, of, values, torch.float32)
     torch.testing.assert_close(whole(tangent)[:, 0], values.float())
     out = torch.zeros(7, 4 * 6 * 5, dtype=torch.float64)
-    tangent.scatter(out, torch.arange(7))
+    tangent.write(out, torch.arange(7))
     torch.testing.assert_close(out, values.float().double().flatten(1))
 
 
-@needs_library
-@pytest.mark.parametrize("side", BLOCK_SIDES)
-def test_every_region_that_reaches_a_position_is_in_its_block(side) -> None:
+def test_the_regions_of_a_position_are_those_whose_field_contains_it() -> None:
     reach = cone((11, 10), 30, torch.Generator().manual_seed(1))
-    blocks, counts = make_blocks(reach, side), reach.regions_per_block(side)
-    assert len(blocks.boxes) == int((counts > 0).sum()) and int(blocks.ends[-1]) == int(counts.sum())
-    for (top, left, bottom, right), columns in zip(
-        blocks.boxes.tolist(), blocks.columns.tensor_split(blocks.ends[:-1]), strict=True
-    ):
-        low, high = reach.low, reach.high
-        touched = (low[:, 0] < bottom) & (high[:, 0] > top) & (low[:, 1] < right) & (high[:, 1] > left)
-        assert torch.equal(columns, touched.nonzero()[:, 0])
+    for position in range(110):
+        at = torch.tensor([position // 10, position % 10])
+        contained = ((reach.low <= at) & (at < reach.high)).all(1).nonzero()[:, 0]
+        assert torch.equal(reach.regions_at(position), contained)
+        assert int(reach.regions_per_position[position // 10, position % 10]) == len(contained)
 
 
 class Deep(nn.Module):
@@ -376,7 +329,7 @@ def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> 
         program = freeze(simplify(record(Deep().to(dtype), x)), bilrp.composites.uniform(gamma))
     context = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
     spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
-    schedule = Schedule(context.bottlenecks[0], spatial, len(context.links))
+    schedule = Schedule("push", context.bottlenecks[0], spatial)
 
     def parts() -> Tensor:
         fresh = replace(context)
@@ -441,7 +394,7 @@ def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
         program = freeze(simplify(record(model, x)), bilrp.composites.uniform(0.0))
     context = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
     spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
-    schedule = plan_for(context, Schedule(context.bottlenecks[0], spatial, len(context.links)))
+    schedule = plan_for(context, Schedule("push", context.bottlenecks[0], spatial))
     pools: list[active.BufferPool] = []
 
     class Counted(active.BufferPool):

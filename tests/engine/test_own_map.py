@@ -11,8 +11,8 @@ from bilrp import composites
 from bilrp.engine import executor as execute
 from bilrp.engine import plan
 from bilrp.engine.plan import Schedule
-from bilrp.engine.sparse_parts import densify
 from bilrp.rules.freezing import freeze
+from bilrp.sparse_parts import densify
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify
 
@@ -81,11 +81,10 @@ def test_crops_and_rows_use_a_map_of_ones_own(own):
     names = [link.rule for link in context.program.links]
     at = names.index("average")
     assert context.spatial_links == at + 2  # the convolution behind it as well
-    pulled = plan.plan_for(context, Schedule())
+    pulled = plan.plan_for(context, Schedule("pull"))
     expected = densify(execute.execute_plan(context, pulled)[context.program.output])
-    total = len(context.program.links)
     for crops, rows in ((at + 1, at + 1), (at + 2, at + 2), (at, at + 1), (at, at + 2), (1, at + 2)):
-        chosen = plan.plan_for(context, Schedule(crops, rows, total))
+        chosen = plan.plan_for(context, Schedule("push", crops, rows))
         parts = densify(execute.execute_plan(context, chosen)[context.program.output])
         assert (parts - expected).abs().max() <= 1e-9 * expected.abs().max()
 

@@ -15,16 +15,18 @@ from bilrp.trace.rewrite import simplify
 
 
 class Block(nn.Module):
-    """A block with channels last between convolutions, then the mean over all positions and a matrix."""
+    """A max-pooling, a block with channels last between convolutions, then the mean over all positions and a matrix."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.norm = nn.Conv2d(3, 6, 3, padding=1), nn.LayerNorm(6)
+        self.zeroth, self.first = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.LayerNorm(6)
         self.wide, self.narrow, self.head = nn.Linear(6, 12), nn.Linear(12, 6), nn.Conv2d(6, 5, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.first(x)
+        y = torch.nn.functional.max_pool2d(self.zeroth(x), 2, stride=1)
+        y = self.first(y)
         y = y + self.narrow(torch.relu(self.wide(self.norm(y.permute(0, 2, 3, 1))))).permute(0, 3, 1, 2)
         return self.head(y).mean((2, 3))
 

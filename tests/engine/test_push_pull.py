@@ -12,9 +12,9 @@ from bilrp.encoder import CompositeLike
 from bilrp.engine import executor as execute
 from bilrp.engine import plan
 from bilrp.engine.costs import all_schedules
-from bilrp.engine.sparse_parts import densify
 from bilrp.regions import RegionFunction
 from bilrp.rules.freezing import freeze
+from bilrp.sparse_parts import densify
 from bilrp.trace.operation_table import INPUT_OP
 from bilrp.trace.recorder import record
 from bilrp.trace.rewrite import simplify

@@ -8,7 +8,7 @@ from torch import nn
 
 import bilrp
 from bilrp.engine.parallel import parallel_for
-from bilrp.engine.sparse_parts import densify
+from bilrp.sparse_parts import densify
 
 
 @pytest.fixture
@@ -39,9 +39,8 @@ def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
     encoder = as_encoder(model or net())
     ready = prepare(encoder, read_item(encoder, x), regions=4)
     context = plan.PlanContext(ready.program, ready.regions, ready.program.result.numel())
-    total = len(context.links)
     spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
-    schedule = plan.Schedule(context.bottlenecks[0], spatial, total)
+    schedule = plan.Schedule("push", context.bottlenecks[0], spatial)
     return densify(executor.execute_plan(context, plan.plan_for(context, schedule))[ready.program.output])
 
 

@@ -92,6 +92,6 @@ def test_decomposing_by_tiles_is_decomposing():
 
     net, x = Corners().double(), torch.rand(1, 1, 96, 128, dtype=torch.float64)
     by_tiles = bilrp.decompose(net, x, mode="pull")
-    assert by_tiles.plan is not None and by_tiles.plan.schedule.pull_windowed_end == 1
+    assert by_tiles.plan is not None and by_tiles.plan.schedule.tiled_end == 1
     full = bilrp.decompose(net, x, mode="push")
     torch.testing.assert_close(by_tiles.parts, full.parts, rtol=1e-10, atol=1e-12)

@@ -20,13 +20,13 @@ import torch
 from bilrp.app.request_handling import quote_sql
 from bilrp.app.security import HTTPError
 from bilrp.collection import Collection
-from bilrp.collection.packed_parts import SparseColumns
 from bilrp.collection.thumbnails import check_thumbnail
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import read_item
 from bilrp.encoders.text.reader import TextReader
 from bilrp.errors import BilrpError, InputError, to_printable
 from bilrp.inputs import Image, Item, Text, View
+from bilrp.sparse_parts import SparseParts
 
 MAX_PARTS_BYTES = 384 * 2**20  # of cached decompositions, including their images
 MAX_SPARSE_PARTS_BYTES = 96 * 2**20  # of cached sparse copies, for queries by part
@@ -385,10 +385,10 @@ class CollectionSession:
 
         return self._parts.get(key, load, _decomposition_bytes)
 
-    def sparse_parts(self, key: str) -> SparseColumns:
+    def sparse_parts(self, key: str) -> SparseParts:
         """Return the parts without zero columns, for fast sums over regions."""
         return self._sparse_parts.get(
-            key, lambda: SparseColumns.from_dense(self.parts(key).parts.numpy()), lambda parts: parts.nbytes
+            key, lambda: SparseParts.from_dense(self.parts(key).parts), lambda parts: parts.nbytes
         )
 
     @contextmanager

@@ -21,7 +21,7 @@ from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.description import check_encoder, check_origin, load_encoder, read_description
 from bilrp.collection.items_table import ItemsTable
 from bilrp.collection.neighbours import MeanContrast, Neighbour, Query, find_many, make_neighbours
-from bilrp.collection.packed_parts import PackedParts, SparseColumns
+from bilrp.collection.packed_parts import PackedParts
 from bilrp.collection.parts_table import PartsTable
 from bilrp.collection.sources import SourceItem, decode_path, parse_content_hash
 from bilrp.collection.subquery import as_vector, query_vector
@@ -35,6 +35,7 @@ from bilrp.pipeline import decompose_item
 from bilrp.progress import progress_bar
 from bilrp.regions import RegionSpecs
 from bilrp.similarity import Similarity, resolve_similarity
+from bilrp.sparse_parts import SparseParts
 
 if TYPE_CHECKING:
     from bilrp.collection.audit import Audit, Suspect
@@ -426,21 +427,21 @@ class Collection:
         index = self.items.index(self.resolve_similarity(similarity))
         return 1.0 if index is None else index.recall
 
-    def _sparse_parts(self, query: Query) -> SparseColumns:
+    def _sparse_parts(self, query: Query) -> SparseParts:
         """Return the parts of a query on the coordinates where they are not zero."""
         at = self.position(query)
         if at is None:
-            return SparseColumns.from_dense(self.decomposition(query).parts.float().numpy())
+            return SparseParts.from_dense(self.decomposition(query).parts.float())
         self._check_given_encoder()
         return self._load_or_make_parts([at])[0].unpack()
 
     def _share_with(
-        self, parts: Callable[[], SparseColumns], query_norm: float | None, position: int
+        self, parts: Callable[[], SparseParts], query_norm: float | None, position: int
     ) -> Tensor:
         """Return ⟨P_I, φ(x')⟩; for cosine, where the query's norm is given, divided by both norms."""
         scale = 1.0 if query_norm is None else query_norm * (float(self.items.norms[position]) or 1.0)
-        products = parts().values @ self.items.embeddings([position])[0][parts().columns]
-        return torch.from_numpy(products / np.float32(scale))
+        (block,) = parts().blocks
+        return block.values @ torch.from_numpy(self.items.embeddings([position])[0])[block.columns] / scale
 
     def share(
         self, query: Query, against: Sequence[int] | None = None, *, similarity: str | None = None
@@ -453,7 +454,7 @@ class Collection:
             similarity: "dot" or "cosine"; the encoder's own by default.
         """
         parts = self._sparse_parts(query)
-        columns, values = parts.columns, parts.values
+        columns, values = (each.numpy() for each in parts.blocks[0][1:])
         norms = np.ones(len(self), np.float32)
         if self.resolve_similarity(similarity) == "cosine":
             values = values / (float(self.embedding(query).norm()) or 1.0)

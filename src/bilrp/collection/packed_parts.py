@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,45 +10,9 @@ import torch
 from torch import Tensor
 
 from bilrp.errors import InputError
+from bilrp.sparse_parts import SparseParts
 
 Buffer: TypeAlias = Any  # supports the buffer protocol: bytes or an Arrow buffer
-
-
-@dataclass(frozen=True, eq=False)
-class SparseColumns:
-    """Parts [regions, width] that are zero outside `columns`; `values` is [regions, columns]."""
-
-    columns: np.ndarray
-    values: np.ndarray
-    width: int
-
-    @staticmethod
-    def from_dense(parts: np.ndarray) -> SparseColumns:
-        columns = np.flatnonzero(parts.any(0))
-        return SparseColumns(columns, parts.take(columns, 1), parts.shape[1])  # `take` keeps row-major order
-
-    @property
-    def count(self) -> int:
-        """Number of regions."""
-        return len(self.values)
-
-    @property
-    def nbytes(self) -> int:
-        return self.columns.nbytes + self.values.nbytes
-
-    def sum(self, regions: Sequence[int]) -> np.ndarray:
-        """Return Σ P_I over these regions, [width].
-
-        >>> SparseColumns.from_dense(np.array([[0.0, 1.0, 2.0], [0.0, 5.0, 0.0]])).sum([0, 1]).tolist()
-        [0.0, 6.0, 2.0]
-        """
-        if 4 * len(regions) < self.count:
-            return scatter_columns(self.columns, self.values[list(regions)].sum(0), self.width)
-        weights = np.zeros(
-            self.count, self.values.dtype
-        )  # for many regions a product is faster than a gather
-        weights[list(regions)] = 1
-        return scatter_columns(self.columns, weights @ self.values, self.width)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +35,10 @@ class PackedParts:
         """Return the stored parts on all coordinates."""
         return torch.from_numpy(scatter_columns(self.columns, self.values(), self.width))
 
-    def unpack(self) -> SparseColumns:
+    def unpack(self) -> SparseParts:
         """Return the stored parts on the active coordinates in float32."""
-        return SparseColumns(self.columns, self.values(), self.width)
+        columns = torch.from_numpy(self.columns.astype(np.int64))
+        return SparseParts.from_columns(columns, torch.from_numpy(self.values()), self.width)
 
     @property
     def nbytes(self) -> int:

@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from bilrp.collection.packed_parts import SparseColumns
 from bilrp.decomposition import Decomposition
 from bilrp.errors import InputError
 from bilrp.findings.special_tokens import select_regions
 from bilrp.inputs import Text
+from bilrp.sparse_parts import SparseParts
 
 
 def query_vector(
     embedding: np.ndarray,
-    parts: SparseColumns,
+    parts: SparseParts,
     *,
     part: Sequence[int] | None = None,
     without: Sequence[int] | None = None,
@@ -30,12 +30,13 @@ def query_vector(
         part: Regions to search by.
         without: Regions to leave out.
 
-    >>> parts = SparseColumns.from_dense(np.array([[0.0, 1.0], [3.0, 2.0]]))
+    >>> import torch
+    >>> parts = SparseParts.from_dense(torch.tensor([[0.0, 1.0], [3.0, 2.0]]))
     >>> query_vector(np.array([3.0, 4.0]), parts, without=[1]).tolist()
     [0.0, 2.0]
     """
-    included, excluded = _split_regions(parts.count, part, without)
-    return embedding - parts.sum(excluded) if part is None else parts.sum(included)
+    included, excluded = _split_regions(parts.shape[0], part, without)
+    return embedding - parts.sum(excluded).numpy() if part is None else parts.sum(included).numpy()
 
 
 def as_vector(query: object, width: int) -> np.ndarray | None:

@@ -6,10 +6,10 @@ Costs are multiply-adds (MACs) plus an equivalent for memory traffic. They are e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
 import torch
@@ -22,206 +22,103 @@ from bilrp.engine.windows import Cone
 # Rough equivalents in MACs; only their ratios matter, and only for choosing a schedule.
 MACS_PER_WINDOW_BATCH = 4_000_000  # overhead of one batch of windows at one link
 MACS_PER_MOVED_NUMBER = 16  # one number is read and written
-MAX_CUT_BUDGETS = 4  # memory budgets that the pushed regions may fill at the cut
 WINDOWED_PUSH_SLOWDOWN = 1.2  # many small convolutions instead of one large
 WINDOWED_PULL_SLOWDOWN = 2.0  # cropping windows and adding them up, instead of whole values
 
 
-Method = Literal["push_windowed", "push_sparse", "push_dense", "pull_dense"]
-
-
 class Schedule(NamedTuple):
-    """The link numbers at which the method changes.
+    """The direction, and the link numbers at which the method changes.
 
-    Links [0, windowed_end) are pushed on windows, [windowed_end, sparse_end) on sparse tangents, [sparse_end, cut) on
-    dense tangents, and the coordinates are pulled down to the cut. With cut = 0 nothing is pushed, and links
-    [0, pull_windowed_end) are pulled tile by tile.
+    "push": links [0, windowed_end) on windows, [windowed_end, sparse_end) on sparse tangents, the rest on whole values.
+    "pull": links [0, tiled_end) tile by tile, after the rest on whole values.
     """
 
+    direction: Literal["push", "pull"] = "push"
     windowed_end: int = 0
     sparse_end: int = 0
-    cut: int = 0
-    pull_windowed_end: int = 0
+    tiled_end: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class ScheduleCosts:
-    """Cost of each link under each method (a list per method, one number for the windowed pull), and of a schedule."""
+    """Sums of the costs of the first i links under each method, and the cost of a schedule."""
 
     context: PlanContext
 
     def total_cost(self, schedule: Schedule) -> float:
-        """Return the cost of all stages and of the product at the cut."""
-        cost = self.segment_cost("push_windowed", 0, schedule.windowed_end) + self.segment_cost(
-            "push_sparse", schedule.windowed_end, schedule.sparse_end
-        )
-        cost += self.segment_cost("push_dense", schedule.sparse_end, schedule.cut)
-        if schedule.pull_windowed_end:
-            return (
-                cost
-                + self.segment_cost("pull_dense", schedule.pull_windowed_end, len(self.context.links))
-                + self.pull_windowed
-            )
-        return cost + self.cost_after(schedule.cut)
-
-    def cost_after(self, cut: int) -> float:
-        """Return the cost of pulling the coordinates down to a cut, and of the product there."""
-        context, total = self.context, len(self.context.links)
-        cost = self.segment_cost("pull_dense", cut, total)
-        if not 0 < cut < total:
-            return cost
-        pushed_numel = context.region_count * context.numel_after(cut)
-        # The pushed tangents stay in memory until all coordinates are pulled.
-        if pushed_numel > MAX_CUT_BUDGETS * context.budget // context.program.x.element_size():
-            return float("inf")
-        return cost + pushed_numel * (context.pull_count + MACS_PER_MOVED_NUMBER)
-
-    def segment_cost(self, method: Method, first: int, last: int) -> float:
-        """Return the cost of links [first, last) under one method; cached, since many schedules share segments.
-
-        Args:
-            method: Name of the method.
-            first: First link.
-            last: Last link + 1.
-        """
-        key = (method, first, last)
-        if key not in self._segment_cache:
-            self._segment_cache[key] = sum(getattr(self, method)[first:last])
-        return self._segment_cache[key]
-
-    @cached_property
-    def _segment_cache(self) -> dict[tuple[str, int, int], float]:
-        return {}
+        """Return the cost of all stages."""
+        if schedule.direction == "pull":
+            rest = self.pull_dense[-1] - self.pull_dense[schedule.tiled_end]
+            return rest + (self.pull_tiled if schedule.tiled_end else 0)
+        _, first, last, _ = schedule
+        cost = self.push_windowed[first] + self.push_dense[-1] - self.push_dense[last]
+        return cost + (self.push_sparse[last] - self.push_sparse[first] if last > first else 0)
 
     @cached_property
     def push_windowed(self) -> list[float]:
         context = self.context
-        return [
-            _windowed_cost(link, context.cones[link.target]) + _setup_macs(link)
-            for link in context.links[: context.spatial_links]
-        ]
+        links = context.links[: context.spatial_links]
+        return _sums(_windowed_cost(link, context.cones[link.target]) for link in links)
 
     @cached_property
     def push_sparse(self) -> list[float]:
-        """Infinite for links that cannot push sparse tangents."""
-        context = self.context
-        costs = [float("inf")] * context.spatial_links
+        """Links that cannot push sparse tangents count 0; `sparse_segments` leaves them out."""
+        context, layouts = self.context, self.context.layouts(torch.arange(self.context.region_count))
+        costs = [0.0] * context.spatial_links
         for first, last in sparse_segments(context):
-            layouts = context.layouts(torch.arange(context.region_count), first, last)
             for i, link in enumerate(context.links[first:last], first):
                 sources, target = [layouts[s] for s in link.sources], layouts[link.target]
                 macs, overhead = sparse.count_cost(link.map, sources, target, link.shapes)
-                macs += sparse.count_setup_macs(link.map, sources[0], link.shapes)
-                costs[i] = float(
-                    macs + overhead + MACS_PER_MOVED_NUMBER * context.tangent_type.count_elements(target)
-                )
-        return costs
+                moved = context.tangent_type.count_elements(target)
+                costs[i] = float(macs + overhead + MACS_PER_MOVED_NUMBER * moved)
+        return _sums(costs)
 
     @cached_property
     def push_dense(self) -> list[float]:
-        return [
-            float(self.context.region_count * (link.cost().macs + _transfer_macs(link)) + _setup_macs(link))
+        return _sums(
+            self.context.region_count * (link.cost().macs + MACS_PER_MOVED_NUMBER * link.shapes.numel)
             for link in self.context.links
-        ]
+        )
 
     @cached_property
     def pull_dense(self) -> list[float]:
-        return [
-            float(
-                self.context.pull_count * (link.cost(back=True).macs + _transfer_macs(link))
-                + _setup_macs(link)
-            )
+        return _sums(
+            self.context.pull_count * (link.cost(back=True).macs + MACS_PER_MOVED_NUMBER * link.shapes.numel)
             for link in self.context.links
-        ]
+        )
 
     @cached_property
-    def pull_windowed(self) -> float:
+    def pull_tiled(self) -> float:
         """Cost of pulling the first `chain_length` links tile by tile; expensive, as it pulls a few coordinates."""
         context = self.context
-        chain = context.links[: context.chain_length]
-        macs, numel = tiles.tile_cost(chain)
+        macs, numel = tiles.tile_cost(context.links[: context.chain_length])
         cost_per_tile = WINDOWED_PULL_SLOWDOWN * (macs + MACS_PER_MOVED_NUMBER * numel)
-        return context.pull_count * context.tiles_per_coordinate * cost_per_tile + sum(
-            map(_setup_macs, chain)
-        )
+        return context.pull_count * context.tiles_per_coordinate * cost_per_tile
 
 
 def choose_schedule(context: PlanContext, mode: str) -> Schedule:
-    """Return the cheapest schedule of a mode: 'auto' (all), 'push' (without a pull stage), 'pull' (without a push)."""
+    """Return the cheapest schedule of a mode: 'auto' (all), 'push' or 'pull' (only that direction)."""
     costs = ScheduleCosts(context)
-    best = min(_candidate_schedules(costs, mode), key=costs.total_cost)
+    best = min(all_schedules(context, mode), key=costs.total_cost)
     if mode == "push" or context.taps or not context.chain_length:
         return best
-    tiled = Schedule(pull_windowed_end=context.chain_length)
+    tiled, lowest = Schedule("pull", tiled_end=context.chain_length), costs.total_cost(best)
     # Skip the expensive tile estimate if pulling down to the chain already costs more than the best schedule.
-    rest = sum(costs.pull_dense[context.chain_length :])
-    return (
-        tiled if rest < costs.total_cost(best) and costs.total_cost(tiled) < costs.total_cost(best) else best
-    )
+    rest = costs.pull_dense[-1] - costs.pull_dense[context.chain_length]
+    return tiled if rest < lowest and costs.total_cost(tiled) < lowest else best
 
 
 def all_schedules(context: PlanContext, mode: str = "auto") -> Iterator[Schedule]:
-    """Yield every schedule whose stages change at bottlenecks, except those with a windowed pull."""
-    total, bottlenecks = len(context.links), context.bottlenecks
+    """Yield every schedule whose stages change at bottlenecks, except those with a tiled pull."""
+    if mode == "pull" or (mode == "auto" and not context.taps):
+        yield Schedule("pull")
     if mode == "pull":
-        yield Schedule()
         return
-    yield Schedule(cut=total)
-    may_cut = mode == "auto" and not context.taps
-    if may_cut:
-        yield Schedule()
+    yield Schedule("push")
     segments = sparse_segments(context)
-    for windowed_end in [i for i in bottlenecks if i <= context.spatial_links]:
-        ends = [j for j in bottlenecks if any(first <= windowed_end < j <= last for first, last in segments)]
-        for sparse_end in [windowed_end, *ends]:
-            for cut in [*(c for c in bottlenecks if sparse_end <= c < total and may_cut), total]:
-                yield Schedule(windowed_end, sparse_end, cut)
-
-
-def _candidate_schedules(costs: ScheduleCosts, mode: str) -> Iterator[Schedule]:
-    """Yield those of `all_schedules` that can be the cheapest, in the same order.
-
-    A deep network has tens of thousands of schedules. The costs before and after `sparse_end` are independent, so for
-    each value of it the best start and the best end are enough.
-    """
-    context = costs.context
-    if mode == "pull" or not context.spatial_links:
-        yield from all_schedules(context, mode)
-        return
-    yield Schedule(cut=len(context.links))
-    if mode == "auto" and not context.taps:
-        yield Schedule()
-    cuts = _best_cuts(costs, mode)
-    schedules = {Schedule(end, end, cuts[end]) for end in context.bottlenecks if end <= context.spatial_links}
-    for first, last in sparse_segments(context):
-        schedules.update(
-            Schedule(windowed_end, sparse_end, cuts[sparse_end])
-            for windowed_end, sparse_end in _best_windowed_ends(costs, first, last)
-        )
-    yield from sorted(schedules)
-
-
-def _best_cuts(costs: ScheduleCosts, mode: str) -> dict[int, int]:
-    """Return for each bottleneck the best cut if the dense push starts there."""
-    context, total = costs.context, len(costs.context.links)
-    may_cut = mode == "auto" and not context.taps
-    best, cut, after, best_cuts = costs.cost_after(total), total, total, {total: total}
-    for start in reversed([i for i in context.bottlenecks if i < total]):
-        best += costs.segment_cost("push_dense", start, after)
-        cost = costs.cost_after(start) if may_cut else float("inf")
-        best, cut = (cost, start) if cost <= best else (best, cut)
-        after, best_cuts[start] = start, cut
-    return best_cuts
-
-
-def _best_windowed_ends(costs: ScheduleCosts, first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yield (windowed_end, sparse_end) with the best windowed_end for each bottleneck of a sparse segment."""
-    best, windowed_end = float("inf"), first
-    for start, end in pairwise(i for i in costs.context.bottlenecks if first <= i <= last):
-        cost = costs.segment_cost("push_windowed", 0, start)
-        best, windowed_end = (cost, start) if cost < best else (best, windowed_end)
-        best += costs.segment_cost("push_sparse", start, end)
-        yield windowed_end, end
+    for windowed_end in (i for i in context.bottlenecks if i <= context.spatial_links):
+        ends = [j for j in context.bottlenecks if any(i <= windowed_end < j <= k for i, k in segments)]
+        yield from (Schedule("push", windowed_end, sparse_end) for sparse_end in (windowed_end, *ends))
 
 
 def sparse_segments(context: PlanContext) -> list[tuple[int, int]]:
@@ -237,12 +134,8 @@ def sparse_segments(context: PlanContext) -> list[tuple[int, int]]:
     return segments
 
 
-def _setup_macs(link: Link) -> int:
-    return link.cost().setup_macs
-
-
-def _transfer_macs(link: Link) -> int:
-    return MACS_PER_MOVED_NUMBER * link.shapes.numel
+def _sums(costs: Iterable[float]) -> list[float]:
+    return list(accumulate(costs, initial=0.0))
 
 
 def _windowed_cost(link: Link, cone: Cone) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -10,27 +10,20 @@ from torch import Tensor
 
 from bilrp.engine import memory
 from bilrp.engine.executors import sparse, tiles, windowed
-from bilrp.engine.executors.sparse import BufferPool, NativeSparseTangent, TorchSparseTangent
+from bilrp.engine.executors.sparse import BufferPool
+from bilrp.engine.executors.sparse_layout import SparseTangent
 from bilrp.engine.plan import Plan, make_plan
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Key, Program, chunks, pull, pull_to, push, push_from
 from bilrp.engine.remainder import remainder_parts
-from bilrp.engine.sparse_parts import (
-    AnyParts,
-    PartsChunk,
-    SparseChunk,
-    SparseParts,
-    WindowedChunk,
-    choose_sparse_taps,
-    densify,
-    lazy_zeros,
-)
+from bilrp.engine.tapped_parts import TappedRows, Windows, choose_sparse_taps, make_sparse_parts
 from bilrp.engine.windows import Window
 from bilrp.progress import Progress
 from bilrp.regions import Regions
+from bilrp.sparse_parts import AnyParts, allocate_zeros, densify
 from bilrp.trace.devices import get_memory_budget
 
-Outputs = dict[Key, Tensor | list[PartsChunk]]  # dense parts to write into, or a list of sparse chunks
+Outputs = dict[Key, Tensor | list[Windows | TappedRows]]  # dense parts to write into, or what is collected
 
 
 def compute_parts(
@@ -101,26 +94,28 @@ def execute_plan(
         weights: Projection [coordinates, h] of the embedding; None for its own coordinates.
         bar: Progress to report to.
     """
-    bar = bar or Progress()
-    program, cut = context.program, plan.schedule.cut
-    if cut == 0 and program.links:
+    bar, program = bar or Progress(), context.program
+    if plan.schedule.direction == "pull":
         return {program.output: _pull_all(context, plan, weights, bar)}
     sparse_taps = choose_sparse_taps(context, plan.schedule)
-    outputs: Outputs = {key: [] if key in sparse_taps else _empty_parts(context, key) for key in context.taps}
-    last_pushed = program.links[cut - 1].target if program.links else program.output
-    outputs.setdefault(last_pushed, _empty_parts(context, last_pushed))
+    outputs: Outputs = {
+        key: [] if key in sparse_taps else _empty_parts(context, key)
+        for key in {*context.taps, program.output}
+    }
     bar.start("pushing regions", context.partition.count)
     buffers = BufferPool(program.x)
     # Neighbouring regions share work on windows and sparse tangents.
     for index in context.chunks(plan.region_chunk, compact=plan.schedule.sparse_end > 0):
         _push_chunk(context, plan, index, outputs, buffers)
         bar.advance(len(index))
-    parts = {key: _assemble_parts(context, key, stored) for key, stored in outputs.items()}
-    pushed = densify(parts[last_pushed] if last_pushed in context.taps else parts.pop(last_pushed))
-    if cut < len(program.links):
-        parts[program.output] = _contract_at_cut(context, plan, pushed, weights, bar)
-    else:
-        parts[program.output] = pushed if weights is None else pushed @ weights.T
+    parts: dict[Key, AnyParts] = {
+        key: stored
+        if isinstance(stored, Tensor)
+        else make_sparse_parts(stored, context.partition.count, *_shape_and_dtype(context, key))
+        for key, stored in outputs.items()
+    }
+    if weights is not None:
+        parts[program.output] = densify(parts[program.output]) @ weights.T
     return parts
 
 
@@ -133,21 +128,7 @@ def _shape_and_dtype(context: PlanContext, key: Key) -> tuple[torch.Size, torch.
 
 def _empty_parts(context: PlanContext, key: Key) -> Tensor:
     shape, dtype = _shape_and_dtype(context, key)
-    return lazy_zeros(context.partition.count, shape.numel(), context.program.x.new_empty(0, dtype=dtype))
-
-
-def _store_chunk(chunk: PartsChunk, target: Tensor | list[PartsChunk], shape: torch.Size) -> None:
-    """Write a chunk into the dense parts, or append a copy to the list of chunks."""
-    if isinstance(target, Tensor):
-        chunk.scatter(target, shape)
-    else:
-        target.append(chunk.copy())  # the run reuses its memory
-
-
-def _assemble_parts(context: PlanContext, key: Key, stored: Tensor | list[PartsChunk]) -> AnyParts:
-    if isinstance(stored, Tensor):
-        return stored
-    return SparseParts(tuple(stored), context.partition.count, *_shape_and_dtype(context, key))
+    return allocate_zeros(context.partition.count, shape.numel(), context.program.x.new_empty(0, dtype=dtype))
 
 
 def _push_chunk(
@@ -155,30 +136,24 @@ def _push_chunk(
 ) -> None:
     """Run all push stages for the regions `index`, and store the values that `outputs` names."""
     program = context.program
-    windowed_end, sparse_end, cut, _ = plan.schedule
+    _, windowed_end, sparse_end, _ = plan.schedule
     if not windowed_end:
-        masks = context.partition.masks(index, program.x.dtype)
-        head = replace(
-            program,
-            links=program.links[:cut],
-            output=program.links[cut - 1].target if cut else program.output,
-        )
-        _write_dense(push(head, masks, outputs), index, outputs)
+        _write_dense(push(program, context.partition.masks(index, program.x.dtype), outputs), index, outputs)
         return
-    value = _push_windowed_stage(context, plan, index, outputs, buffers)
     if sparse_end > windowed_end:
-        assert not isinstance(value, _WindowBatches)
-        value = _push_sparse_stage(context, index, value, windowed_end, sparse_end, outputs, buffers)
-    if cut > sparse_end:
-        key = program.links[sparse_end - 1].target
-        shape = program.links[sparse_end - 1].shape
-        dense = value.to_dense(shape)
-        links = program.links[sparse_end:cut]
-        _write_dense(
-            push_from(links, {key: dense}, {link.target for link in links} & set(outputs)), index, outputs
-        )
-    if not isinstance(value, _WindowBatches):  # its values were copied: let the next chunk reuse the buffer
-        buffers.release(value.values)
+        tangent = _push_sparse_stage(context, plan, index, outputs, buffers)
+        dense = tangent.to_dense()[:, None] if sparse_end < len(program.links) else None
+        buffers.release(tangent.values)  # its values were copied: let the next chunk reuse the buffer
+    else:
+        dense = None
+        for batch, window in _push_windowed_stage(context, plan, index, outputs):
+            images = window.to_images(program.links[windowed_end - 1].shape)
+            dense = images.new_zeros(len(index), *images.shape[1:]) if dense is None else dense
+            dense[torch.isin(index, batch)] = images
+    if dense is not None:
+        links = program.links[sparse_end:]
+        needed = {link.target for link in links} & set(outputs)
+        _write_dense(push_from(links, {program.links[sparse_end - 1].target: dense}, needed), index, outputs)
 
 
 def _write_dense(values: dict[Key, Tensor], index: Tensor, outputs: Outputs) -> None:
@@ -189,76 +164,62 @@ def _write_dense(values: dict[Key, Tensor], index: Tensor, outputs: Outputs) -> 
         output[index] = value.reshape(len(value), -1)
 
 
-class _WindowBatches:
-    """Batches of windows with the columns (regions) they belong to: input of the dense stage."""
-
-    def __init__(self) -> None:
-        self.batches: list[tuple[Tensor, Window]] = []
-
-    def to_dense(self, shape: torch.Size) -> Tensor:
-        """Return dense tangents (K, *shape)."""
-        count = sum(len(columns) for columns, _ in self.batches)
-        out = self.batches[0][1].data.new_zeros(count, shape.numel())
-        for columns, window in self.batches:
-            window.scatter(out, columns, shape)
-        return out.reshape(count, *shape)
+def _store_windows(
+    index: Tensor, window: Window, output: Tensor | list[Windows | TappedRows], shape: torch.Size
+) -> None:
+    """Write windows of the regions `index` into dense parts, or append them to a list."""
+    if isinstance(output, Tensor):
+        window.scatter(output, index, shape)
+    else:
+        output.append((index, window))
 
 
 def _push_windowed_stage(
-    context: PlanContext, plan: Plan, index: Tensor, outputs: Outputs, buffers: BufferPool
-) -> _WindowBatches | TorchSparseTangent | NativeSparseTangent:
-    """Push windows batch by batch; return them as windows, or as a sparse tangent if the sparse stage follows."""
-    program, windowed_end = context.program, plan.schedule.windowed_end
-    links = program.links[:windowed_end]
+    context: PlanContext, plan: Plan, index: Tensor, outputs: Outputs
+) -> Iterator[Windows]:
+    """Push windows batch by batch; yield regions and windows of the last value."""
+    links = context.links[: plan.schedule.windowed_end]
     end, shapes = links[-1].target, {link.target: link.shape for link in links}
-    tangent, windows = None, _WindowBatches()
-    if plan.schedule.sparse_end > windowed_end:
-        layouts = context.layouts(index, windowed_end, plan.schedule.sparse_end)
-        tangent_type = context.tangent_type
-        buffers.reserve(max(map(tangent_type.count_elements, layouts.values())))
-        values = buffers.acquire(tangent_type.count_elements(layouts[end])).zero_()
-        tangent = tangent_type(values, layouts[end])
-    column = torch.full((context.partition.count,), -1)
-    column[index] = torch.arange(len(index))
     for batch in context.window_batches(end, index, plan.window_batch):
         for key, window in windowed.push_windows(
-            program, context.partition, context.cones, batch, links, {end, *outputs}
+            context.program, context.partition, context.cones, batch, links, {end, *outputs}
         ):
             if key in outputs:
-                _store_chunk(WindowedChunk(batch, window), outputs[key], shapes[key])
-            if key == end and tangent is not None:
-                tangent.load_columns(window.data, column[batch], window.origin)
-            elif key == end and plan.schedule.cut > windowed_end:
-                windows.batches.append((column[batch], window))
-    return windows if tangent is None else tangent
+                _store_windows(batch, window, outputs[key], shapes[key])
+            if key == end:
+                yield batch, window
 
 
 def _push_sparse_stage(
-    context: PlanContext,
-    index: Tensor,
-    start: TorchSparseTangent | NativeSparseTangent,
-    first: int,
-    last: int,
-    outputs: Outputs,
-    buffers: BufferPool,
-) -> TorchSparseTangent | NativeSparseTangent:
-    """Push a sparse tangent through links [first, last); release each value after its last use."""
-    links, tangent_type = context.program.links[first:last], type(start)
-    layouts = context.layouts(index, first, last)
-    alive: dict[Key, TorchSparseTangent | NativeSparseTangent] = {
-        context.program.links[first - 1].target: start
+    context: PlanContext, plan: Plan, index: Tensor, outputs: Outputs, buffers: BufferPool
+) -> SparseTangent:
+    """Push windows, then a sparse tangent; return the last one and release the others after their last use."""
+    _, first, last, _ = plan.schedule
+    links, start, layouts = context.links[first:last], context.links[first - 1].target, context.layouts(index)
+    new_tangent, column = context.tangent_type, torch.full((context.partition.count,), -1)
+    column[index] = torch.arange(len(index))
+    keys = (start, *(link.target for link in links))
+    buffers.reserve(max(new_tangent.count_elements(layouts[key]) for key in keys))
+    alive = {
+        start: new_tangent(
+            buffers.acquire(new_tangent.count_elements(layouts[start])).zero_(), layouts[start]
+        )
     }
+    for batch, window in _push_windowed_stage(context, plan, index, outputs):
+        alive[start].load_columns(window.data, column[batch], window.origin)
     last_use = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
-        sources, layout = [alive[s] for s in link.sources], layouts[link.target]
-        unused = [source for source in set(link.sources) if last_use[source] == i]
-        target = tangent_type(buffers.acquire(tangent_type.count_elements(layout)), layout)
-        sparse.push_map(link.map, sources, target, link.shapes)
-        for source in unused:
+        layout = layouts[link.target]
+        target = new_tangent(buffers.acquire(new_tangent.count_elements(layout)), layout)
+        sparse.push_map(link.map, [alive[s] for s in link.sources], target, link.shapes)
+        for source in {source for source in link.sources if last_use[source] == i}:
             buffers.release(alive.pop(source).values)
         alive[link.target] = target
-        if link.target in outputs:
-            _store_chunk(SparseChunk(index, target), outputs[link.target], link.shape)
+        output = outputs.get(link.target)
+        if isinstance(output, Tensor):
+            target.write(output, index)
+        elif output is not None:
+            output.append(TappedRows.copy(index, target))
     return alive[links[-1].target]
 
 
@@ -266,54 +227,11 @@ def _push_sparse_stage(
 
 
 def _pull_all(context: PlanContext, plan: Plan, weights: Tensor | None, bar: Progress) -> Tensor:
-    """Pull every coordinate to the input and sum its relevance over each region: one LRP pass per coordinate."""
-    program, end = context.program, plan.schedule.pull_windowed_end
-    head, tail = program.links[:end], replace(program, links=program.links[end:])
+    """Pull every coordinate to the input and sum its relevance over each region: one LRP pass per coordinate.
 
-    def relevance(seeds: Tensor) -> Tensor:
-        """R = x ⊙ c; the links of `head` are pulled only where the cotangents are not zero."""
-        if not head:
-            return pull(program, seeds)
-        cotangents = pull_to(tail, seeds).get(head[-1].target)
-        if cotangents is None:
-            return seeds.new_zeros(len(seeds), *program.x.shape)
-        return program.x * tiles.pull_chain(head, cotangents)
-
-    def contract(seeds: Tensor) -> Tensor:
-        return context.partition.pool(relevance(seeds)).T
-
-    return _fill_by_coordinates(context, plan, weights, bar, contract)
-
-
-def _contract_at_cut(
-    context: PlanContext, plan: Plan, pushed: Tensor, weights: Tensor | None, bar: Progress
-) -> Tensor:
-    """Pull the coordinates to the cut and contract them with the pushed regions: P[I, m] = Σ_k s_I[k] c_m[k]."""
-    program, cut = context.program, plan.schedule.cut
-    key = program.links[cut - 1].target
-    tail = replace(program, links=program.links[cut:])
-
-    def contract(seeds: Tensor) -> Tensor:
-        pulled = pull_to(tail, seeds).get(key)
-        if pulled is None:  # the cotangent is zero on every path to the cut
-            return pushed.new_zeros(len(pushed), len(seeds))
-        return pushed @ pulled.flatten(1).T
-
-    return _fill_by_coordinates(context, plan, weights, bar, contract)
-
-
-def _fill_by_coordinates(
-    context: PlanContext,
-    plan: Plan,
-    weights: Tensor | None,
-    bar: Progress,
-    contract: Callable[[Tensor], Tensor],
-) -> Tensor:
-    """Fill parts [regions, coordinates] chunk by chunk; coordinates that are always zero are not pulled.
-
-    `contract` returns the parts [regions, K] of K cotangents of the output.
+    Coordinates that are always zero are not pulled.
     """
-    result = context.program.result
+    program, result = context.program, context.program.result
     total = result.numel() if weights is None else weights.shape[0]
     parts = result.new_zeros(context.partition.count, total)
     active = context.active_coordinates if weights is None else torch.arange(total, device=result.device)
@@ -323,5 +241,17 @@ def _fill_by_coordinates(
         seeds = (
             context.seed_cotangents(index) if weights is None else weights[index].reshape(-1, *result.shape)
         )
-        parts[:, index] = contract(seeds).to(parts)  # the model may change the dtype
+        relevance = _pull_relevance(program, seeds, plan.schedule.tiled_end)
+        parts[:, index] = context.partition.pool(relevance).T.to(parts)  # the model may change the dtype
     return parts
+
+
+def _pull_relevance(program: Program, seeds: Tensor, tiled_end: int) -> Tensor:
+    """Return R = x ⊙ c; the first `tiled_end` links are pulled only where the cotangents are not zero."""
+    if not tiled_end:
+        return pull(program, seeds)
+    head, tail = program.links[:tiled_end], replace(program, links=program.links[tiled_end:])
+    cotangents = pull_to(tail, seeds).get(head[-1].target)
+    if cotangents is None:
+        return seeds.new_zeros(len(seeds), *program.x.shape)
+    return program.x * tiles.pull_chain(head, cotangents)

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_iter
 from bilrp.engine.costs import Schedule
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Key, Link, Program
-from bilrp.engine.sparse_parts import choose_sparse_taps
+from bilrp.engine.tapped_parts import choose_sparse_taps
 from bilrp.errors import InputError
 from bilrp.trace.devices import get_free_bytes
 
@@ -179,7 +179,7 @@ def peak_sparse_numel(links: Sequence[Link], sizes: dict[Key, int]) -> int:
 def run_bytes(
     context: PlanContext, schedule: Schedule, sizes: tuple[int, int, int], sparse_numel: tuple[int, int]
 ) -> int:
-    """Return the peak bytes that executing a schedule allocates: parts, tangents at the cut, and the largest stage.
+    """Return the peak bytes that executing a schedule allocates: parts and the largest stage.
 
     Args:
         context: Program, regions and taps.
@@ -187,60 +187,27 @@ def run_bytes(
         sizes: Regions, windows and coordinates computed at once.
         sparse_numel: Peak elements in sparse tangents for a chunk: during the stage, and at its end.
     """
-    links, total, (chunk, batch, coordinates) = context.links, len(context.links), sizes
+    links, (chunk, batch, coordinates) = context.links, sizes
+    direction, windowed_end, sparse_end, tiled_end = schedule
     item, x = context.program.x.element_size(), context.program.x.numel()
     sparse_taps = choose_sparse_taps(context, schedule)
     dense_taps = context.taps - sparse_taps.keys() - {context.program.output}
     taps = sum(link.shape.numel() for link in links if link.target in dense_taps)
-    pushed = context.region_count * context.numel_after(schedule.cut) if 0 < schedule.cut < total else 0
     parts = context.region_count * (context.coordinate_count + taps) + sum(sparse_taps.values())
-    # The sparse push computes denominators itself only if one chunk covers the whole input.
-    incomplete = chunk < context.region_count or bool((context.partition.labels < 0).any())
-    with_denominators = (
-        links if incomplete else (*links[: schedule.windowed_end], *links[schedule.sparse_end :])
-    )
-    parts += sum(link.shape.numel() for link in with_denominators if link.cost().setup_macs)
-    stages = [
-        chunk * peak_push_numel(links[schedule.sparse_end : schedule.cut], context.taps),
-        sparse_numel[0],
-    ]
-    if not schedule.windowed_end and schedule.cut:
-        stages[0] += 2 * chunk * x  # masks and masked inputs
-    if schedule.sparse_end > schedule.windowed_end:
-        # Rows are sorted by position, transposed, and written into dense values or parts.
-        stages.append(
-            3 * sparse_numel[1]
-            + (chunk * context.numel_after(schedule.sparse_end) if schedule.cut > schedule.sparse_end else 0)
-        )
-    if schedule.windowed_end:
-        end = links[schedule.windowed_end - 1]
-        window = _mean_window_numel(context, end.target, end.shape)
-        # copies on the way into dense values; sparse tangents are loaded window by window
-        copies = (
-            batch * window * (2 * INDEX_BYTES // item + 2)
-            if schedule.sparse_end == schedule.windowed_end
-            else 2 * window
-        )
-        windows = chunk * window if schedule.cut > schedule.sparse_end == schedule.windowed_end else 0
-        stages += [
-            batch * peak_window_numel(context, schedule.windowed_end) + windows,
-            stages[0] + windows,
-            stages[1] + copies,
-        ]
-    if schedule.cut < total:
-        back = (
-            peak_pull_numel(links[max(schedule.cut, schedule.pull_windowed_end) :])
-            + context.program.result.numel()
-        )
-        # at the input: x, c and x ⊙ c
-        stages.append(coordinates * max(back, 3 * x if schedule.cut == 0 else 0))
-    index = (
-        sum(link.shape.numel() for link in links[: context.spatial_links]) * 3 if schedule.sparse_end else 0
-    )
-    index += INDEX_BYTES * sum(
-        link.shape.numel() for link in links[schedule.windowed_end : schedule.sparse_end]
-    )
-    return item * (parts + pushed + max(stages)) + index
+    if direction == "pull":
+        back = peak_pull_numel(links[tiled_end:]) + context.program.result.numel()
+        inputs = 3 * x  # x, c and x ⊙ c; with tiles, beside the cotangents they are pulled from
+        return item * (parts + coordinates * (back + inputs if tiled_end else max(back, inputs)))
+    start = links[sparse_end - 1].shape.numel() if 0 < sparse_end < len(links) else 0
+    dense = chunk * (peak_push_numel(links[sparse_end:], context.taps) + (0 if windowed_end else 2 * x))
+    stages = [dense + chunk * start]
+    if sparse_end > windowed_end:  # and its rows are sorted by position on the way into dense values or parts
+        stages += [sparse_numel[0], 3 * sparse_numel[1] + chunk * start]
+    if windowed_end:
+        stages.append(batch * peak_window_numel(context, windowed_end) + sparse_numel[0] + chunk * start)
+    index = sum(link.shape.numel() for link in links[: context.spatial_links]) * 3 if sparse_end else 0
+    index += INDEX_BYTES * sum(link.shape.numel() for link in links[windowed_end:sparse_end])
+    return item * (parts + max(stages)) + index
 
 
 # ---------------------------------------------------------------- free memory

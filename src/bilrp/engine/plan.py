@@ -1,22 +1,21 @@
 """Plan a computation: choose the cheapest schedule, count its work exactly and size its chunks to the budget.
 
-A program is split into four stages, in this order, each of them possibly empty:
+Regions are pushed in up to three stages, each of them possibly empty:
 
     push_windowed   push on windows around each region     (early convolutions: receptive fields are small)
     push_sparse     push active features only              (deep convolutions after ReLUs: most gates are 0)
     push_dense      push whole values                      (everything else)
-    pull_dense      pull the coordinates down to the last pushed value, and contract there
 
-If nothing is pushed, `pull_dense` alone is classical LRP, one backward pass per coordinate. In that case the first links
-may be pulled as
+or coordinates are pulled, which is classical LRP, one backward pass for each:
 
-    pull_windowed   pull only where a coordinate's cotangent is not zero   (coordinates that see a small part of the image)
+    pull_dense      pull whole values
+    pull_tiled      pull the first convolutions only where a cotangent is not zero   (coordinates that see little)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,8 +24,9 @@ from torch import Tensor
 from bilrp.engine import memory
 from bilrp.engine.costs import Schedule, choose_schedule
 from bilrp.engine.executors import sparse, tiles, windowed
+from bilrp.engine.executors.sparse_layout import SparseLayout
 from bilrp.engine.plan_context import PlanContext
-from bilrp.engine.program import Key
+from bilrp.engine.program import Key, Link
 from bilrp.errors import InputError
 
 __all__ = ["Plan", "PlanContext", "Schedule", "Stage", "make_plan", "plan_for"]
@@ -52,6 +52,7 @@ class Stage:
 class Plan:
     """The stages of a computation, its chunk sizes and its memory; printable and comparable."""
 
+    schedule: Schedule
     stages: tuple[Stage, ...]
     region_count: int
     coordinate_count: int
@@ -65,14 +66,6 @@ class Plan:
     def flops(self) -> int:
         """Floating-point operations of all stages: two for each multiplication and addition."""
         return 2 * sum(stage.macs for stage in self.stages)
-
-    @property
-    def schedule(self) -> Schedule:
-        """Where the stages change."""
-        windowed, sparse, dense, pull_windowed = (
-            self.stage(name).last for name in ("push_windowed", "push_sparse", "push_dense", "pull_windowed")
-        )
-        return Schedule(windowed, max(windowed, sparse), dense, pull_windowed)
 
     def stage(self, method: str) -> Stage:
         """Return the stage of a method; an empty one if the plan does not use it."""
@@ -89,55 +82,50 @@ class Plan:
 
 
 def make_plan(context: PlanContext, mode: str = "auto") -> Plan:
-    """Return the cheapest plan of a mode: 'auto', 'push' (no stage pulls) or 'pull' (no stage pushes)."""
+    """Return the cheapest plan of a mode: 'auto', 'push' or 'pull'."""
     return plan_for(context, choose_schedule(context, mode))
 
 
 def plan_for(context: PlanContext, schedule: Schedule) -> Plan:
     """Return the plan of a schedule, its work counted and its chunks sized to the budget."""
     links, total = context.links, len(context.links)
-    windowed_end, sparse_end, cut, tiled_end = schedule
-    ordered = 0 <= windowed_end <= sparse_end <= cut <= total
-    if not ordered or (tiled_end and cut) or tiled_end not in (0, context.chain_length):
-        raise InputError(
-            f"stages must follow each other: windowed_end {windowed_end}, sparse_end {sparse_end}, cut {cut}, "
-            f"pull_windowed_end {tiled_end} of {total} links"
+    direction, windowed_end, sparse_end, tiled_end = schedule
+    ordered = 0 <= windowed_end <= sparse_end <= (total if direction == "push" else 0)
+    if not ordered or tiled_end not in (0, context.chain_length if direction == "pull" else 0):
+        raise InputError(f"stages must follow each other: {schedule} of {total} links")
+    sizes = region_chunk, window_batch, _ = _choose_chunk_sizes(context, schedule)
+    if direction == "pull":
+        back = context.pull_count * sum(link.cost(back=True).macs for link in links[tiled_end:])
+        stages, sparse_numel = (
+            (
+                Stage("pull_dense", tiled_end, total, back),
+                Stage("pull_tiled", 0, tiled_end, _tiled_pull_macs(context, tiled_end)),
+            ),
+            (0, 0),
         )
-    region_chunk, window_batch, coordinate_chunk = _choose_chunk_sizes(context, schedule)
-    chunks = context.chunks(region_chunk, compact=True) if sparse_end else []
-    sparse_macs, sparse_numel = _sparse_push_macs(context, chunks, schedule)
-    dense = [link.cost().macs for link in links[sparse_end:cut]]
-    pull_start = max(cut, tiled_end)
-    back = [link.cost(back=True).macs for link in links[pull_start:]]
-    contraction = (
-        context.region_count * context.numel_after(cut) * context.pull_count if 0 < cut < total else 0
-    )
-    # Probes a few coordinates, which computes lazy factors: must run before setup_macs.
-    tile_macs = _windowed_pull_macs(context, tiled_end)
-    pull_macs = context.pull_count * sum(back) + contraction if cut < total else 0
-
-    def setup_macs(first: int, last: int) -> int:
-        return sum(link.cost().setup_macs for link in links[first:last])
-
-    windowed_macs = _windowed_push_macs(context, chunks, window_batch, windowed_end)
-    dense_macs = context.region_count * sum(dense)
-    stages = (
-        Stage("push_windowed", 0, windowed_end, windowed_macs + setup_macs(0, windowed_end)),
-        Stage("push_sparse", windowed_end, sparse_end, sparse_macs),
-        Stage("push_dense", sparse_end, cut, dense_macs + setup_macs(sparse_end, cut)),
-        Stage("pull_dense", pull_start, total, pull_macs + setup_macs(pull_start, total)),
-        Stage("pull_windowed", 0, tiled_end, tile_macs + setup_macs(0, tiled_end)),
-    )
-    sizes = (region_chunk, window_batch, coordinate_chunk)
+    else:
+        chunks = context.chunks(region_chunk, compact=True) if sparse_end else []
+        sparse_macs, sparse_numel = _sparse_push_macs(context, chunks, schedule)
+        dense = context.region_count * sum(link.cost().macs for link in links[sparse_end:])
+        stages = (
+            Stage(
+                "push_windowed",
+                0,
+                windowed_end,
+                _windowed_push_macs(context, chunks, window_batch, windowed_end),
+            ),
+            Stage("push_sparse", windowed_end, sparse_end, sparse_macs),
+            Stage("push_dense", sparse_end, total, dense),
+        )
     working = memory.run_bytes(context, schedule, sizes, sparse_numel)
     peak = memory.program_bytes(context.program) + working
-    return Plan(stages, context.region_count, context.coordinate_count, *sizes, peak, working)
+    return Plan(schedule, stages, context.region_count, context.coordinate_count, *sizes, peak, working)
 
 
 # ---------------------------------------------------------------- counting
 
 
-def _windowed_pull_macs(context: PlanContext, end: int) -> int:
+def _tiled_pull_macs(context: PlanContext, end: int) -> int:
     if not end:
         return 0
     macs, _ = tiles.tile_cost(context.links[:end])
@@ -158,21 +146,28 @@ def _sparse_push_macs(
     context: PlanContext, chunks: Sequence[Tensor], schedule: Schedule
 ) -> tuple[int, tuple[int, int]]:
     """Count the MACs of the sparse push, and its peak elements for one chunk: during the stage, and at its end."""
+    links = context.links[schedule.windowed_end : schedule.sparse_end]
     macs = peak = final = 0
-    setup: dict[Key, int] = {}
-    for chunk in chunks if schedule.sparse_end > schedule.windowed_end else []:
-        layouts = context.layouts(chunk, schedule.windowed_end, schedule.sparse_end)
-        sizes = {key: context.tangent_type.count_elements(layout) for key, layout in layouts.items()}
-        peak = max(
-            peak, memory.peak_sparse_numel(context.links[schedule.windowed_end : schedule.sparse_end], sizes)
+    for chunk in chunks if links else []:
+        layouts = context.layouts(chunk)
+        sizes = _count_elements(context, links, layouts)
+        peak = max(peak, memory.peak_sparse_numel(links, sizes))
+        final = max(final, sizes[links[-1].target])
+        macs += sum(
+            sparse.count_cost(
+                link.map, [layouts[s] for s in link.sources], layouts[link.target], link.shapes
+            )[0]
+            for link in links
         )
-        final = max(final, sizes[context.links[schedule.sparse_end - 1].target])
-        for link in context.links[schedule.windowed_end : schedule.sparse_end]:
-            sources = [layouts[s] for s in link.sources]
-            macs += sparse.count_cost(link.map, sources, layouts[link.target], link.shapes)[0]
-            setup_macs = sparse.count_setup_macs(link.map, sources[0], link.shapes)
-            setup[link.target] = max(setup.get(link.target, 0), setup_macs)
-    return macs + sum(setup.values()), (peak, final)
+    return macs, (peak, final)
+
+
+def _count_elements(
+    context: PlanContext, links: Sequence[Link], layouts: Mapping[Key, SparseLayout]
+) -> dict[Key, int]:
+    """Return the elements of the sparse tangents that some links read and write."""
+    keys = {key for link in links for key in (*link.sources, link.target)}
+    return {key: context.tangent_type.count_elements(layouts[key]) for key in keys}
 
 
 # ---------------------------------------------------------------- memory
@@ -181,26 +176,19 @@ def _sparse_push_macs(
 def _choose_chunk_sizes(context: PlanContext, schedule: Schedule) -> tuple[int, int, int]:
     """Return how many regions, windows and coordinates fit into the budget at once."""
     links, count, item = context.links, context.region_count, context.program.x.element_size()
-    dense = max((link.shapes.numel for link in links[schedule.sparse_end : schedule.cut]), default=1)
+    direction, windowed_end, sparse_end, _ = schedule
+    if direction == "pull":
+        back = max((link.shapes.numel for link in links), default=1)
+        return 1, 1, max(1, min(context.pull_count, context.budget // (3 * item * back)))
+    dense = max((link.shapes.numel for link in links[sparse_end:]), default=1)
     chunk = max(1, min(count, context.budget // (2 * item * dense)))
-    if schedule.sparse_end > schedule.windowed_end:
+    rows = links[windowed_end:sparse_end]
+    if rows:
         # An upper bound: the receptive fields of one chunk cover only a part of these rows.
-        layouts = context.layouts(torch.arange(count), schedule.windowed_end, schedule.sparse_end)
-        sizes = {key: context.tangent_type.count_elements(layout) for key, layout in layouts.items()}
-        largest = max(
-            sizes[link.target] + sum(sizes[s] for s in link.sources)
-            for link in links[schedule.windowed_end : schedule.sparse_end]
-        )
+        sizes = _count_elements(context, rows, context.layouts(torch.arange(count)))
+        largest = max(sizes[link.target] + sum(sizes[s] for s in link.sources) for link in rows)
         chunk = max(1, min(chunk, MAX_SPARSE_REGIONS, count * context.budget // max(1, item * largest)))
     windows = (
-        math.prod(context.cones[link.target].max_extent()) * link.shape[1]
-        for link in links[: schedule.windowed_end]
+        math.prod(context.cones[link.target].max_extent()) * link.shape[1] for link in links[:windowed_end]
     )
-    batch = max(1, min(chunk, context.budget // (24 * item * max(windows, default=1))))
-    back = max((link.shapes.numel for link in links[schedule.cut :]), default=1)
-    coordinates = (
-        max(1, min(context.pull_count, context.budget // (3 * item * back)))
-        if schedule.cut < len(links)
-        else 1
-    )
-    return chunk, batch, coordinates
+    return chunk, max(1, min(chunk, context.budget // (24 * item * max(windows, default=1)))), 1

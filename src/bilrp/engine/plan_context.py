@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -11,9 +11,8 @@ from torch import Tensor
 
 from bilrp.engine import receptive_fields
 from bilrp.engine.executors import sparse, tiles, windowed
-from bilrp.engine.executors.sparse_layout import SparseLayout, mask_reached
+from bilrp.engine.executors.sparse_layout import SparseLayout, SparseTangent
 from bilrp.engine.maps.base import is_image
-from bilrp.engine.masks import mask_and
 from bilrp.engine.program import Key, Link, Program, pull_to
 from bilrp.engine.windows import Cone
 from bilrp.regions import Regions
@@ -50,10 +49,6 @@ class PlanContext:
     def region_count(self) -> int:
         return self.partition.count
 
-    def numel_after(self, i: int) -> int:
-        """Return the number of elements of the value after links[:i]."""
-        return self.links[i - 1].shape.numel() if i else self.program.x.numel()
-
     # ------------------------------------------------------------ regions
 
     @cached_property
@@ -74,7 +69,7 @@ class PlanContext:
     @cached_property
     def output_support(self) -> dict[Key, Tensor]:
         """Mask of the features that can be non-zero, for every spatial value."""
-        return sparse.propagate_support(self.links[: self.spatial_links], {})
+        return sparse.propagate_support(self.links[: self.spatial_links])
 
     @cached_property
     def bottlenecks(self) -> list[int]:
@@ -88,39 +83,20 @@ class PlanContext:
             needed_after.update(self.links[i - 1].sources)
         return sorted(positions)
 
-    def layouts(self, chunk: Tensor, first: int, last: int) -> dict[Key, SparseLayout]:
-        """Return the sparse layout of each value of links [first, last), including the value before them.
-
-        Args:
-            chunk: Numbers of the regions.
-            first: First link.
-            last: Last link + 1.
-        """
-        cache_key = (tuple(chunk.tolist()), last)
-        begin, layouts = self._layout_cache.get(cache_key, (last, {}))
-        if begin > first:
-            self._layout_cache.clear()  # one entry: planning, counting and running use the same chunk in turn
-            begin, layouts = self._layout_cache[cache_key] = (first, self._build_layouts(chunk, first, last))
-        return layouts if begin == first else {key: layouts[key] for key in self._keys(first, last)}
+    def layouts(self, chunk: Tensor) -> Mapping[Key, SparseLayout]:
+        """Return the sparse layout of each spatial value for the regions `chunk`; the last ones are kept."""
+        numbers = tuple(chunk.tolist())
+        if numbers not in self._layouts:
+            self._layouts.clear()  # planning, counting and running use the same chunk in turn
+            self._layouts[numbers] = _Layouts(self, chunk)
+        return self._layouts[numbers]
 
     @cached_property
-    def _layout_cache(self) -> dict[tuple[tuple[int, ...], int], tuple[int, dict[Key, SparseLayout]]]:
+    def _layouts(self) -> dict[tuple[int, ...], _Layouts]:
         return {}
 
-    def _keys(self, first: int, last: int) -> list[Key]:
-        return [self.links[first - 1].target, *(link.target for link in self.links[first:last])]
-
-    def _build_layouts(self, chunk: Tensor, first: int, last: int) -> dict[Key, SparseLayout]:
-        need = sparse.backpropagate_support(self.links[first:last], {self.links[last - 1].target} | self.taps)
-        cones = {key: self.cones[key].select(chunk) for key in self._keys(first, last)}
-        used = {key: mask_and(self.output_support[key], need[key]) for key in cones}
-        return {  # .bool(): the support of a user's map may be numeric
-            key: SparseLayout(mask_and(used[key], mask_reached(cone, used[key].shape[2])).bool(), cone)
-            for key, cone in cones.items()
-        }
-
     @property
-    def tangent_type(self) -> type[sparse.TorchSparseTangent] | type[sparse.NativeSparseTangent]:
+    def tangent_type(self) -> type[SparseTangent]:
         """The implementation of sparse tangents for this program."""
         return sparse.choose_tangent_type(self.program.x)
 
@@ -160,7 +136,7 @@ class PlanContext:
         supports = (
             self.output_support
             if self.spatial_links == len(self.links)
-            else sparse.propagate_support(self.links[first:], {})
+            else sparse.propagate_support(self.links[first:])
         )
         return supports[self.program.output].permute(2, 0, 1).flatten().nonzero()[:, 0]
 
@@ -200,3 +176,17 @@ class PlanContext:
         result = self.program.result
         one_hot = result.new_zeros(len(index), result.numel()).scatter_(1, index[:, None], 1.0)
         return one_hot.reshape(-1, *result.shape)
+
+
+class _Layouts(dict[Key, SparseLayout]):
+    """Sparse layouts of a chunk of regions, each made when it is first read."""
+
+    def __init__(self, context: PlanContext, chunk: Tensor) -> None:
+        super().__init__()
+        self.context, self.chunk = context, chunk
+
+    def __missing__(self, key: Key) -> SparseLayout:
+        cone = self.context.cones[key].select(self.chunk)
+        reached, support = cone.regions_per_position > 0, self.context.output_support[key]
+        self[key] = SparseLayout(support if bool(reached.all()) else support & reached[:, :, None], cone)
+        return self[key]

@@ -25,13 +25,12 @@ class TangentKind(StrEnum):
     """Kind of a tangent.
 
     That of a value; of the region's 0/1 mask, for first-layer rules (z^B, flat, w²); or of a value that a pass
-    (`engine.passes`) permuted to channels first or pooled.
+    (`engine.passes`) permuted to channels first.
     """
 
     VALUE = "value"
     MASK = "mask"
     CHANNELS_FIRST = "channels_first"
-    POOLED = "pooled"
 
 
 class Key(NamedTuple):

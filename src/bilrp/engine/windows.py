@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -95,25 +94,25 @@ class Cone:
         """Number of regions by (height, width) of their receptive field."""
         return Counter(map(tuple, (self.high - self.low).tolist()))
 
-    def regions_per_block(self, side: int = 1) -> Tensor:
-        """Return how many receptive fields overlap each block of side × side positions."""
-        if side not in self.memo:
-            self.memo[side] = self._count_regions(side)
-        return self.memo[side]
+    @cached_property
+    def regions_by_position(self) -> tuple[Tensor, Tensor]:
+        """Where the regions of each position start, and the regions whose receptive field contains it, ascending."""
+        (top, left), (bottom, right) = self.low.numpy().T, self.high.numpy().T
+        ys, xs = (np.arange(size)[:, None] for size in self.size)
+        down, across = (ys >= top) & (ys < bottom), (xs >= left) & (xs < right)
+        contained = (down[:, None] & across).reshape(-1, len(self.low))  # positions, regions
+        starts = np.concatenate([[0], np.cumsum(np.count_nonzero(contained, axis=1))])
+        return torch.from_numpy(starts), torch.from_numpy(np.flatnonzero(contained) % len(self.low))
+
+    def regions_at(self, position: int) -> Tensor:
+        """Return the regions whose receptive field contains a position, y · width + x."""
+        starts, regions = self.regions_by_position
+        return regions[starts[position] : starts[position + 1]]
 
     @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """Cache of results that depend on this cone alone, which many values share."""
-        return {}
-
-    def _count_regions(self, side: int) -> Tensor:
-        """Sum rectangles by their corners (a two-dimensional prefix sum)."""
-        height, width = (-(-size // side) for size in self.size)
-        (top, left), (bottom, right) = (self.low // side).numpy().T, (-(-self.high // side)).numpy().T
-        corners = np.zeros((height + 1, width + 1), np.int32)
-        for rows, columns, sign in ((top, left, 1), (top, right, -1), (bottom, left, -1), (bottom, right, 1)):
-            np.add.at(corners, (rows, columns), sign)
-        return torch.from_numpy(corners.cumsum(0, dtype=np.int32).cumsum(1, dtype=np.int32)[:height, :width])
+    def regions_per_position(self) -> Tensor:
+        """Number of receptive fields that contain each position (H, W)."""
+        return self.regions_by_position[0].diff().reshape(self.size)
 
 
 @dataclass(frozen=True, eq=False)

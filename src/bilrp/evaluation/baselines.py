@@ -32,7 +32,6 @@ from bilrp.engine import plan
 from bilrp.engine.executor import compute_parts
 from bilrp.engine.plan import PlanContext
 from bilrp.engine.program import INPUT, Program, chunks, pull_to
-from bilrp.engine.sparse_parts import densify
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation, explain, pair
 from bilrp.inputs import Item
@@ -42,6 +41,7 @@ from bilrp.regions import Regions, RegionSpec, RegionSpecs, as_spec_pair
 from bilrp.rules import composites
 from bilrp.rules.freezing import freeze
 from bilrp.similarity import Similarity
+from bilrp.sparse_parts import densify
 from bilrp.trace.rewrite import simplify
 from bilrp.trace.tape import Tape
 

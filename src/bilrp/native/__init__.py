@@ -1,8 +1,8 @@
 """Functions in C, available if the package was built with a compiler.
 
 Each file has a slower Python equivalent: `sums.c` in numpy (`trace.checksum`), `rows.c` in torch
-(`engine.executors.sparse_torch`), which is also used for other dtypes than float32 and float64, and while a
-TorchDispatchMode is active. May import nothing of the package.
+(`engine.executors.sparse_layout`), which is also used for other dtypes than float32 and float64. May import nothing of
+the package.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import zlib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -39,31 +40,33 @@ def source_checksum() -> int:
     return zlib.crc32(b"".join(source.read_bytes() for source in sorted(NATIVE_FOLDER.glob("*.c"))))
 
 
-def call(name: str, *arguments: Tensor | int | tuple[int, ...]) -> int:
-    """Call a function of the library with integers, tuples of integers, and tensors (as pointers)."""
-    library = load_library()
-    assert library is not None
-    function = getattr(library, name)
-    function.restype = ctypes.c_int64
-    result = function(*map(_to_ctypes, arguments))
-    if result < 0:
-        raise MemoryError(f"out of memory in {name}: use fewer regions or smaller inputs")
-    return result
-
-
-def _to_ctypes(
-    argument: Tensor | int | tuple[int, ...],
-) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.Array[ctypes.c_int64]:
-    if isinstance(argument, Tensor):
-        return ctypes.c_void_p(argument.data_ptr())
-    return (
-        (ctypes.c_int64 * len(argument))(*argument)
-        if isinstance(argument, tuple)
-        else ctypes.c_int64(argument)
-    )
-
-
 def is_supported(like: Tensor) -> bool:
-    """Return whether the library supports the tensor; not while a TorchDispatchMode must see torch's operations."""
-    is_cpu_float = like.dtype in DTYPE_SUFFIXES and like.device.type == "cpu"
-    return is_cpu_float and not torch._C._len_torch_dispatch_stack() and load_library() is not None
+    """Return whether the library supports a tensor of this dtype and device."""
+    return like.dtype in DTYPE_SUFFIXES and like.device.type == "cpu" and load_library() is not None
+
+
+def report_multiply_adds(values: Tensor, count: int) -> None:
+    """Report the multiply-adds of a native call to a `FlopCounterMode`, if one is active.
+
+    Args:
+        values: What was computed.
+        count: Multiply-adds.
+    """
+    if torch._C._len_torch_dispatch_stack():
+        _counting_operator()(values, count)
+
+
+@cache
+def _counting_operator() -> Callable[[Tensor, int], None]:
+    """Return an operator that does nothing and has a formula for its floating-point operations."""
+    from torch.utils.flop_counter import register_flop_formula
+
+    library = torch.library.Library("bilrp", "DEF")
+    library.define("multiply_adds(Tensor values, int count) -> ()")
+    library.impl("multiply_adds", lambda values, count: None, "CPU")
+    register_flop_formula(torch.ops.bilrp.multiply_adds)(lambda shape, count, *_, **__: 2 * count)
+    _counting_libraries.append(library)  # an operator lives as long as its library
+    return torch.ops.bilrp.multiply_adds
+
+
+_counting_libraries: list[torch.library.Library] = []

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import Jacobian, Linear, Map, Mean, Narrow, Pad, PermuteChannels, Rearrange, Scale, Sum
+from bilrp.engine.maps import Jacobian, Linear, Map, Mean, Pad, PermuteChannels, Rearrange, Scale, Sum
 from bilrp.errors import RuleError
 from bilrp.rules.attention import make_unfused_attention
 from bilrp.rules.norms import NORM_FREEZERS, freeze_norm, uses_input_statistics
@@ -68,7 +68,7 @@ def _local_map(step: Step) -> Map | None:
 
 
 def _pooling_map(step: Step) -> Map | None:
-    """Return mean, sum and narrow as `Pooling` maps, which the engine may move before the preceding map; else None."""
+    """Return mean and sum as a map with a receptive field; else None."""
     value, result, op = step.values[0], step.result, step.operation
     if op.name in {"mean", "sum"}:
         dims = step.argument(1, "dim")
@@ -79,36 +79,12 @@ def _pooling_map(step: Step) -> Map | None:
     if op.name.startswith("adaptive_avg_pool"):
         axes = tuple(range(-int(op.name[-2]), 0))
         return _mean_map(value, axes) if all(result.shape[axis] == 1 for axis in axes) else None
-    return _slice_map(step) if op.name in {"__getitem__", "select", "narrow", "slice"} else None
-
-
-def _mean_map(value: Tensor, axes: tuple[int, ...], *, drop: bool = False, is_sum: bool = False) -> Map:
-    lengths = [n if axis in axes else 1 for axis, n in enumerate(value.shape, -value.dim())]
-    weight = 1.0 if is_sum else 1 / math.prod(lengths)
-    return Mean(torch.full(lengths, weight, dtype=value.dtype, device=value.device), axes, drop, weight)
-
-
-def _slice_map(step: Step) -> Map | None:
-    """Return a slice of one axis as `Narrow`, recognised by the shape, strides and offset of the view; else None."""
-    blank = torch.empty(step.values[0].shape, device="meta")
-    try:
-        seen = step.run(blank)
-    except RuntimeError:  # tensor indices
-        return None
-    if seen._base is not blank or not seen.numel():
-        return None
-    drop = seen.dim() < blank.dim()
-    for axis, size in enumerate(blank.shape, -blank.dim()):
-        start, length = int(seen.storage_offset()) // blank.stride(axis), 1 if drop else seen.shape[axis]
-        if length < size and start + length <= size:
-            narrow_map = Narrow((axis,), (start,), (length,), (size,), drop)
-            if _view_layout(narrow_map.push(blank[None])[0]) == _view_layout(seen):
-                return narrow_map
     return None
 
 
-def _view_layout(view: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
-    return view.shape, view.stride(), int(view.storage_offset())
+def _mean_map(value: Tensor, axes: tuple[int, ...], *, drop: bool = False, is_sum: bool = False) -> Map:
+    sizes = tuple(value.shape[axis] for axis in axes)
+    return Mean(1.0 if is_sum else 1 / math.prod(sizes), axes, sizes, drop)
 
 
 def _check_linear(step: Step) -> None:

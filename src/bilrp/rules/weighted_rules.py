@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import LazyGammaFactor, Map, Term, Weighted
+from bilrp.engine.maps import Map, Term, Weighted
 from bilrp.engine.maps.base import sum_in_place
 from bilrp.errors import RuleError
 from bilrp.rules.rule import Rule, format_number
@@ -174,9 +174,19 @@ def _one_sided_term(w: Weights, one_plus_half_gamma: float, half_gamma: float, s
     factors = one_plus_half_gamma, half_gamma * sign
     shares = cache_tensor(("shared", *factors), [w.weight], lambda: _modified_weights(w.weight, *factors))
     bias = None if w.bias is None else one_plus_half_gamma * w.bias + half_gamma * w.bias.abs()
-    return Term(
-        shares, after=LazyGammaFactor(w.operator, shares, w.a, bias, torch.relu(w.z), one_plus_half_gamma)
-    )
+    # Torch brings weight and input into one memory format: convert the smaller one.
+    total = w.apply(shares.contiguous() if shares.numel() < w.a.numel() else shares, w.a, bias)
+    z = torch.relu(w.z)
+    # ρ(z) ≥ (1 + γ/2) z, enforced against rounding. Where z = 0 any normal number will do: subnormal division is slow.
+    lowest = (one_plus_half_gamma * z).clamp_(min=_smallest_denominator(z.dtype))
+    total = torch.maximum(total, lowest, out=total)
+    return Term(shares, after=torch.div(z, total, out=total))
+
+
+def _smallest_denominator(dtype: torch.dtype) -> float:
+    """Smallest normal number; in float16, where that is a large 6e-5, the smallest subnormal."""
+    info = torch.finfo(dtype)
+    return info.tiny * info.eps if dtype == torch.float16 else info.tiny
 
 
 def _modified_weights(weight: Tensor, factor: float, abs_factor: float) -> Tensor:

@@ -10,58 +10,51 @@ field) · (active inputs × regions). Exact: everything omitted is zero. On VGG-
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import singledispatch
+from itertools import product
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp import native
-from bilrp.engine.executors import position_blocks, sparse_convolution
-from bilrp.engine.executors.sparse_layout import GatherTerm, OffsetWeights, SparseLayout, SparseTangent
+from bilrp.engine.executors.sparse_layout import (
+    Kernel,
+    RowTerm,
+    SparseLayout,
+    SparseTangent,
+    TorchSparseTangent,
+    WeightTerm,
+)
 from bilrp.engine.executors.sparse_native import NativeSparseTangent
-from bilrp.engine.executors.sparse_torch import TorchSparseTangent
-from bilrp.engine.maps import Gated, LazyGammaFactor, Map, MaxPool, Mean, Pad, Scale, Shapes, Sum, Weighted
-from bilrp.engine.masks import full_mask, mask_and, mask_or, nonzero_mask, offset_slices, pad_to_fields
+from bilrp.engine.maps import Gated, Map, MaxPool, Pad, Scale, Shapes, Sum, Weighted
+from bilrp.engine.maps.base import full_mask
 from bilrp.engine.program import Key, Link
+from bilrp.engine.windows import Geometry
 from bilrp.trace.linear_operators import Convolution
 
 # Rough equivalents in multiply-adds.
+MACS_PER_COPIED_NUMBER = 32  # one number is copied for a position
+MACS_PER_WEIGHT_LOOKUP = 10  # one weight is looked up, in native code
+MACS_PER_TORCH_PRODUCT = 10_000_000  # overhead of one small product in torch
 MACS_PER_DENSIFIED_NUMBER = 5  # one number is densified
 MACS_PER_COMBINED_NUMBER = 8  # one number is multiplied and added to another row
 MAX_DENSE_COLUMNS = 16  # columns densified at once for maps that do not act on rows
 
-# ---------------------------------------------------------------- support
 
-
-def propagate_support(links: Sequence[Link], start: dict[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return for each value a mask (H, W, C) of the features that can be non-zero, given those of `start`."""
-    supports = dict(start)
+def propagate_support(links: Sequence[Link]) -> dict[Key, Tensor]:
+    """Return for each value a mask (H, W, C) of the features that can be non-zero."""
+    supports: dict[Key, Tensor] = {}
     for link in links:
         inputs = [
             supports[s] if s in supports else full_mask(shape)
             for s, shape in zip(link.sources, link.shapes.sources, strict=True)
         ]
-        supports[link.target] = link.map.support(inputs, link.shapes)
+        supports[link.target] = link.map.support(inputs, link.shapes).bool()  # a user's may be numeric
     return supports
 
 
-def backpropagate_support(links: Sequence[Link], outputs: set[Key]) -> dict[Key, Tensor]:
-    """Return for each value a mask of the features that `outputs` depend on: before a max-pooling, the winners."""
-    supports: dict[Key, Tensor] = {}
-    for link in reversed(links):
-        if link.target in outputs or link.target not in supports:
-            supports[link.target] = full_mask(link.shape)
-        needs = find_needed_inputs(link.map, supports[link.target], link.shapes)
-        for source, need in zip(link.sources, needs, strict=True):
-            supports[source] = mask_or([supports[source], need]) if source in supports else need
-    return supports
-
-
-# ---------------------------------------------------------------- tangents
-
-
-def choose_tangent_type(like: Tensor) -> type[TorchSparseTangent] | type[NativeSparseTangent]:
+def choose_tangent_type(like: Tensor) -> type[SparseTangent]:
     """Return the native implementation of sparse tangents if it supports this tensor's dtype, else torch's."""
     return NativeSparseTangent if native.is_supported(like) else TorchSparseTangent
 
@@ -110,42 +103,39 @@ def push_map(map_: Map, sources: Sequence[SparseTangent], target: SparseTangent,
         target: Where the result is written; its values are uninitialised.
         shapes: Shapes of sources and target.
     """
-    for columns in torch.arange(len(target.layout.cone.low)).split(MAX_DENSE_COLUMNS):
-        dense = (
-            source.to_dense(shape, columns) for source, shape in zip(sources, shapes.sources, strict=True)
-        )
+    for columns in torch.arange(target.layout.column_count).split(MAX_DENSE_COLUMNS):
+        dense = (source.to_dense(columns)[:, None] for source in sources)
         target.load_columns(map_.push(*dense)[:, 0], columns)
 
 
 @push_map.register(Scale)
 def _push_scale(map_: Scale, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
     factor = target.layout.gather(map_.factor.expand(shapes.target))
-    target.combine([GatherTerm(sources[0], _same_features(sources[0], target), factor)])
+    target.combine([RowTerm(sources[0], factor=factor)])
 
 
 @push_map.register(Sum)
 def _push_sum(map_: Sum, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
-    target.combine([GatherTerm(source, _same_features(source, target)) for source in sources])
+    target.combine([RowTerm(source) for source in sources])
 
 
 @push_map.register(Pad)
 def _push_pad(map_: Pad, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
-    row = F.pad(sources[0].layout.row_of_feature, (0, 0, *map_.pads), value=-1)
-    target.combine([GatherTerm(sources[0], row[target.layout.mask])])
+    target.combine([RowTerm(sources[0], (-map_.pads[2], -map_.pads[0]))])
 
 
 @push_map.register(Gated)
 def _push_gated(map_: Gated, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes) -> None:
-    push_map(map_.inner, sources, target, shapes)
-    target.scale(target.layout.gather(map_.gate))
+    before = replace(target, values=torch.empty_like(target.values))
+    push_map(map_.inner, sources, before, shapes)
+    target.combine([RowTerm(before, factor=target.layout.gather(map_.gate))])
 
 
 @push_map.register(MaxPool)
 def _push_max_pool(
     map_: MaxPool, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes
 ) -> None:
-    before = tuple(pad[0] for pad in map_.padding)
-    target.combine_offsets(sources[0], OffsetWeights(map_.shares, map_.offsets, map_.stride, before))
+    _combine_offsets(sources[0], target, map_.shares, map_.offsets, _geometry(map_, shapes))
 
 
 @push_map.register(Weighted)
@@ -153,23 +143,46 @@ def _push_weighted(
     map_: Weighted, sources: Sequence[SparseTangent], target: SparseTangent, shapes: Shapes
 ) -> None:
     if _is_depthwise(map_):
-        target.combine_offsets(sources[0], _depthwise_weights(map_, shapes))
-        return
-    if not _is_ungrouped(map_):
+        kernel = _kernel(map_, shapes)
+        steps = (
+            [dilation * i for i in range(size)]
+            for size, dilation in zip(kernel.size, kernel.dilation, strict=True)
+        )
+        shares = _depthwise_shares(map_, shapes)
+        _combine_offsets(sources[0], target, shares, list(product(*steps)), kernel.geometry)
+    elif _is_ungrouped(map_):
+        source = sources[0].layout
+
+        def gather(factor: Tensor | None, layout: SparseLayout, shape: torch.Size) -> Tensor | None:
+            return None if factor is None else layout.gather(factor.expand(shape))
+
+        terms = [
+            WeightTerm(
+                term.weight,
+                gather(term.before, source, shapes.sources[0]),
+                gather(term.after, target.layout, shapes.target),
+            )
+            for term in map_.terms
+        ]
+        target.convolve(sources[0], terms, _kernel(map_, shapes))
+    else:
         push_map.dispatch(Map)(map_, sources, target, shapes)
-        return
-    before = tuple(None if t.before is None else t.before.expand(shapes.sources[0]) for t in map_.terms)
-    computed = computes_denominators(map_, sources[0].layout)
-    after = [t.after if computed else t.dense_after for t in map_.terms]
-    after = tuple(f.expand(shapes.target) if isinstance(f, Tensor) else f for f in after)
-    weights = tuple(t.weight for t in map_.terms)
-    kernel = _kernel(map_, shapes)
-    target.convolve(sources[0], sparse_convolution.SparseConvolution(weights, before, after, kernel))
 
 
-def _same_features(source: SparseTangent, target: SparseTangent) -> Tensor:
-    """Return the row of the source with the same feature as each row of the target, −1 for none."""
-    return source.layout.row_of_feature[target.layout.mask]
+def _combine_offsets(
+    source: SparseTangent,
+    target: SparseTangent,
+    shares: Tensor,
+    offsets: Sequence[tuple[int, ...]],
+    geometry: Geometry,
+) -> None:
+    """Set target[c] = Σ_o share_o[c] · source[c at offset o of its field]: a sum over a field, channel by channel."""
+    top, left = geometry.padding
+    terms = [
+        RowTerm(source, (y - top, x - left), target.layout.gather(share))
+        for (y, x), share in zip(offsets, shares, strict=True)
+    ]
+    target.combine(terms, geometry.stride)
 
 
 def _is_ungrouped(map_: Weighted) -> bool:
@@ -183,43 +196,33 @@ def _is_depthwise(map_: Weighted) -> bool:
     return grouped and weight.shape[1] == 1 and all(t.before is None for t in map_.terms)
 
 
-def _depthwise_weights(map_: Weighted, shapes: Shapes) -> OffsetWeights:
+def _depthwise_shares(map_: Weighted, shapes: Shapes) -> Tensor:
     """Return Σ_t after_t ⊙ w_t at each offset of the kernel: what each input of a field contributes."""
-    kernel = _kernel(map_, shapes)
-    offsets = tuple((y, x) for y in range(kernel.size[0]) for x in range(kernel.size[1]))
     total = None
     for term in map_.terms:
         weight = term.weight[:, 0].flatten(1).T[:, None, :, None, None]
-        part = weight * (1 if term.dense_after is None else term.dense_after)
+        part = weight * (1 if term.after is None else term.after)
         total = part if total is None else total + part
     assert total is not None
-    places = tuple((y * kernel.dilation[0], x * kernel.dilation[1]) for y, x in offsets)
-    weights = total.expand(len(offsets), *shapes.target)
-    return OffsetWeights(weights, places, kernel.geometry.stride, kernel.geometry.padding)
+    return total.expand(-1, *shapes.target)
 
 
-def _kernel(map_: Weighted, shapes: Shapes) -> position_blocks.Kernel:
+def _geometry(map_: Map, shapes: Shapes) -> Geometry:
     geometry = map_.geometry(shapes)
-    assert isinstance(map_.operator, Convolution) and geometry is not None
+    assert geometry is not None
+    return geometry
+
+
+def _kernel(map_: Weighted, shapes: Shapes) -> Kernel:
+    assert isinstance(map_.operator, Convolution)
     (tall, wide), (down, across) = map_.terms[0].weight.shape[2:], map_.operator.dilation
-    return position_blocks.Kernel((tall, wide), (down, across), geometry)
-
-
-def computes_denominators(map_: Map, source: SparseLayout) -> bool:
-    """Return whether a sparse push from this layout computes the γ denominators itself."""
-    inner = _without_gate(map_)
-    if not isinstance(inner, Weighted) or not _is_ungrouped(inner):
-        return False
-    term, single = inner.terms[0], len(inner.terms) == 1
-    if not single or term.before is not None or not isinstance(term.after, LazyGammaFactor):
-        return False
-    return not term.after.is_computed and sparse_convolution.is_covered(term.after, source)
+    return Kernel((tall, wide), (down, across), _geometry(map_, shapes))
 
 
 def count_cost(
     map_: Map, layouts: Sequence[SparseLayout], target: SparseLayout, shapes: Shapes
 ) -> tuple[int, int]:
-    """Return the multiply-adds of `push_map`, including γ denominators, and the equivalent of its overhead.
+    """Return the multiply-adds of `push_map`, and the equivalent of its overhead.
 
     Args:
         map_: A map with a geometry.
@@ -227,80 +230,18 @@ def count_cost(
         target: Layout of the result.
         shapes: Shapes of sources and target.
     """
-    inner, columns = _without_gate(map_), len(target.cone.low)
+    inner = map_.inner if isinstance(map_, Gated) else map_
     if isinstance(inner, Weighted) and _is_ungrouped(inner):
-        cost = position_blocks.convolution_cost(_kernel(inner, shapes), layouts[0], target)
-        return cost.macs + computes_denominators(inner, layouts[0]) * cost.weight_lookups, cost.overhead_macs
+        inputs, rows = _kernel(inner, shapes).count_inputs(layouts[0]), target.rows_per_position
+        regions = target.cone.regions_per_position
+        copied, lookups = int((inputs * (rows > 0) * regions).sum()), int((inputs * rows).sum())
+        products = int(((inputs * rows) > 0).sum())
+        has_native = native.load_library() is not None
+        single = MACS_PER_WEIGHT_LOOKUP * lookups if has_native else MACS_PER_TORCH_PRODUCT * products
+        return int((inputs * rows * regions).sum()), MACS_PER_COPIED_NUMBER * copied + single
     if isinstance(inner, Weighted) and _is_depthwise(inner):
         macs = inner.terms[0].weight[0].numel() * target.numel
         return macs, MACS_PER_COMBINED_NUMBER * macs
     on_rows = isinstance(inner, Scale | Sum | Pad | MaxPool)
-    overhead = 0 if on_rows else MACS_PER_DENSIFIED_NUMBER * columns * shapes.numel
-    return columns * inner.cost(shapes).macs, overhead
-
-
-def count_setup_macs(map_: Map, source: SparseLayout, shapes: Shapes) -> int:
-    """Return the multiply-adds needed once before a sparse push from this layout.
-
-    Args:
-        map_: The map that is pushed through.
-        source: Layout of the tangents before it.
-        shapes: Shapes of its sources and its target.
-    """
-    return 0 if computes_denominators(map_, source) else map_.cost(shapes).setup_macs
-
-
-def _without_gate(map_: Map) -> Map:
-    return map_.inner if isinstance(map_, Gated) else map_
-
-
-# ---------------------------------------------------------------- which inputs a result depends on
-
-
-@singledispatch
-def find_needed_inputs(map_: Map, target: Tensor, shapes: Shapes) -> list[Tensor]:
-    """Return which features of each source the features `target` depend on: all, for maps of unknown kind.
-
-    Args:
-        map_: The map.
-        target: Mask of the features of its result.
-        shapes: Shapes of its sources and its target.
-    """
-    return [full_mask(shape) for shape in shapes.sources]
-
-
-@find_needed_inputs.register(Scale)
-def _scale_inputs(map_: Scale, target: Tensor, shapes: Shapes) -> list[Tensor]:
-    return [mask_and(target, nonzero_mask(map_.factor.expand(shapes.target)))]
-
-
-@find_needed_inputs.register(Sum)
-def _sum_inputs(map_: Sum, target: Tensor, shapes: Shapes) -> list[Tensor]:
-    return [target] * len(map_.slots)
-
-
-@find_needed_inputs.register(Gated)
-def _gated_inputs(map_: Gated, target: Tensor, shapes: Shapes) -> list[Tensor]:
-    return find_needed_inputs(map_.inner, mask_and(target, nonzero_mask(map_.gate)), shapes)
-
-
-@find_needed_inputs.register(Pad)
-def _pad_inputs(map_: Pad, target: Tensor, shapes: Shapes) -> list[Tensor]:
-    return [F.pad(target, (0, 0, *(-n for n in map_.pads)))]
-
-
-@find_needed_inputs.register(Mean)
-def _mean_inputs(map_: Mean, target: Tensor, shapes: Shapes) -> list[Tensor]:
-    return [target.expand(*shapes.sources[0][-2:], -1)]
-
-
-@find_needed_inputs.register(MaxPool)
-def _max_pool_inputs(map_: MaxPool, target: Tensor, shapes: Shapes) -> list[Tensor]:
-    """Only the winners."""
-    (_, channels, height, width), geometry = shapes.sources[0], map_.geometry(shapes)
-    assert geometry is not None
-    need = pad_to_fields(torch.zeros(height, width, channels, dtype=torch.bool), geometry, target.shape)
-    for offset, share in zip(map_.offsets, map_.shares, strict=True):
-        need[offset_slices(offset, geometry, target.shape)] |= mask_and(target, nonzero_mask(share))
-    top, left = geometry.padding
-    return [need[top : top + height, left : left + width]]
+    overhead = 0 if on_rows else MACS_PER_DENSIFIED_NUMBER * target.column_count * shapes.numel
+    return target.column_count * inner.cost(shapes).macs, overhead

@@ -6,16 +6,13 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bilrp.engine.executors.position_blocks import make_blocks
-from bilrp.engine.executors.sparse_convolution import SparseConvolution
-from bilrp.engine.executors.sparse_layout import GatherTerm, OffsetWeights, SparseLayout, SparseTangent
+from bilrp import native
+from bilrp.engine.executors.sparse_layout import Kernel, RowTerm, SparseLayout, SparseTangent, WeightTerm
 from bilrp.engine.parallel import parallel_for
-from bilrp.native import DTYPE_SUFFIXES, load_library
 
 MIN_THREADED_NUMEL = 2**14  # fewer elements run on one thread
 Int64, Address, Int64Pair = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64 * 2
@@ -31,31 +28,24 @@ class _TangentStruct(ctypes.Structure):
     )  # fmt: skip
 
 
+class _ProgressStruct(ctypes.Structure):
+    _fields_ = (("position", Int64), ("macs", Int64))
+
+
 class _ConvolutionStruct(ctypes.Structure):
     _fields_ = (
         ("source", _TangentStruct), ("target", _TangentStruct),
         ("kernel", Int64Pair), ("dilation", Int64Pair), ("stride", Int64Pair), ("padding", Int64Pair),
         ("terms", Int64), ("weights", Addresses), ("before", Addresses), ("after", Addresses),
-        ("input", Address), ("bias", Address), ("numerator", Address), ("min_denominator", Address),
-        ("blocks", Address), ("block_regions", Address), ("block_ends", Address), ("block_count", Int64),
-        ("next", ctypes.POINTER(Int64)),
+        ("progress", ctypes.POINTER(_ProgressStruct)),
     )  # fmt: skip
 
 
 class _CombinationStruct(ctypes.Structure):
     _fields_ = (
-        ("target", _TangentStruct),
-        ("terms", Int64), ("sources", ctypes.POINTER(ctypes.POINTER(_TangentStruct))), ("rows", Addresses),
-        ("factors", Addresses),
-        ("next", ctypes.POINTER(Int64)),
-    )  # fmt: skip
-
-
-class _PoolingStruct(ctypes.Structure):
-    _fields_ = (
-        ("source", _TangentStruct), ("target", _TangentStruct),
-        ("offsets", Int64), ("stride", Int64Pair), ("padding", Int64Pair), ("offset", Address), ("shares", Address),
-        ("next", ctypes.POINTER(Int64)),
+        ("target", _TangentStruct), ("terms", Int64), ("stride", Int64Pair),
+        ("sources", ctypes.POINTER(ctypes.POINTER(_TangentStruct))), ("shift", Address), ("factors", Addresses),
+        ("progress", ctypes.POINTER(_ProgressStruct)),
     )  # fmt: skip
 
 
@@ -63,7 +53,7 @@ class _ImagesStruct(ctypes.Structure):
     _fields_ = (
         ("rows", _TangentStruct),
         ("index", Address), ("images", Address), ("strides", Int64 * 4), ("origin", Address),
-        ("next", ctypes.POINTER(Int64)),
+        ("progress", ctypes.POINTER(_ProgressStruct)),
     )  # fmt: skip
 
 
@@ -78,17 +68,10 @@ class NativeSparseTangent(SparseTangent):
     @cached_property
     def _index_tables(self) -> list[Tensor]:
         """Row offsets, channels, region offsets, regions and value offsets, as `_TangentStruct` wants them."""
-        layout, positions = self.layout, make_blocks(self.layout.cone, 1, include_empty=True)
-        starts, ends = layout.row_offsets, positions.ends
-        offsets = (starts.diff() * ends.diff(prepend=ends.new_zeros(1))).cumsum(0)
-        first = torch.zeros(1, dtype=torch.long)
-        return [
-            starts,
-            layout.channel,
-            torch.cat([first, ends]),
-            positions.columns,
-            torch.cat([first, offsets]),
-        ]
+        layout, (region_offsets, regions) = self.layout, self.layout.cone.regions_by_position
+        sizes = layout.row_offsets.diff() * region_offsets.diff()
+        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+        return [layout.row_offsets, layout.channel, region_offsets, regions, offsets]
 
     @cached_property
     def _struct(self) -> _TangentStruct:
@@ -96,112 +79,75 @@ class NativeSparseTangent(SparseTangent):
         addresses = [_address(t) for t in (*self._index_tables, self.values)]
         return _TangentStruct(height, width, channels, *addresses)
 
-    def combine(self, terms: Sequence[GatherTerm]) -> None:
+    def combine(self, terms: Sequence[RowTerm], stride: tuple[int, ...] = (1, 1)) -> None:
         sources = [term.source._struct for term in terms if isinstance(term.source, NativeSparseTangent)]
         pointers = (ctypes.POINTER(_TangentStruct) * len(terms))(*map(ctypes.pointer, sources))
         factors = [_contiguous_like(self.values, term.factor) for term in terms]
-        rows = [term.rows.contiguous() for term in terms]
+        shifts = torch.tensor([term.shift for term in terms])
+        progress = _ProgressStruct()
         arguments = _CombinationStruct(
-            self._struct, len(terms), pointers, _addresses(rows), _addresses(factors), _new_counter()
-        )
-        self._call("combine", arguments, rows, factors)
-
-    def combine_offsets(self, source: SparseTangent, selection: OffsetWeights) -> None:
-        assert isinstance(source, NativeSparseTangent)
-        shares = self.layout.gather(selection.weights).to(self.values.dtype).contiguous()
-        offsets = torch.tensor(selection.offsets)
-        arguments = _PoolingStruct(
-            source._struct, self._struct,
-            len(offsets), tuple(selection.stride), tuple(selection.padding), _address(offsets),
-            _address(shares), _new_counter(),
+            self._struct, len(terms), tuple(stride), pointers, _address(shifts), _addresses(factors),
+            ctypes.pointer(progress),
         )  # fmt: skip
-        self._call("pool", arguments, shares, offsets)
+        self._call("combine", arguments, factors, shifts)
 
-    def scale(self, factor: Tensor) -> None:
-        self.combine([GatherTerm(self, torch.arange(self.layout.row_count), factor)])
-
-    def convolve(self, source: SparseTangent, convolution: SparseConvolution) -> None:
+    def convolve(self, source: SparseTangent, terms: Sequence[WeightTerm], kernel: Kernel) -> None:
         assert isinstance(source, NativeSparseTangent)
-        blocks = make_blocks(self.layout.cone, convolution.cost(source.layout, self.layout).side)
-        kernel, like = convolution.kernel, self.values
         shape = (self.layout.mask.shape[2], source.layout.mask.shape[2], *kernel.size)
-        for weight in convolution.weights:
-            if weight.shape != shape:  # native code does not check bounds
-                raise ValueError(f"convolution needs weights of shape {shape}, got {tuple(weight.shape)}")
-        weights = [_contiguous_like(like, w.permute(0, 2, 3, 1)) for w in convolution.weights]
-        before, after, gamma = convolution.at_rows(source.layout, self.layout)
-        before, after = ([_contiguous_like(like, f) for f in factors] for factors in (before, after))
-        gamma_tensors = (
-            (None,) * 4 if gamma is None else (gamma.a, gamma.bias, gamma.numerator, gamma.min_denominator)
-        )
-        gamma_tensors = [_contiguous_like(like, f) for f in gamma_tensors]
+        for term in terms:
+            if term.weight.shape != shape:  # native code does not check bounds
+                raise ValueError(
+                    f"convolution needs weights of shape {shape}, got {tuple(term.weight.shape)}"
+                )
+        weights = [_contiguous_like(self.values, term.weight.permute(0, 2, 3, 1)) for term in terms]
+        before, after = ([_contiguous_like(self.values, f) for f in factors]
+                         for factors in ([t.before for t in terms], [t.after for t in terms]))  # fmt: skip
+        progress = _ProgressStruct()
         arguments = _ConvolutionStruct(
             source._struct, self._struct,
             kernel.size, kernel.dilation, kernel.geometry.stride, kernel.geometry.padding,
-            len(weights), _addresses(weights), _addresses(before), _addresses(after),
-            *_addresses(gamma_tensors),
-            _address(blocks.boxes), _address(blocks.columns), _address(blocks.ends), len(blocks.boxes), _new_counter(),
+            len(weights), _addresses(weights), _addresses(before), _addresses(after), ctypes.pointer(progress),
         )  # fmt: skip
-        self._call("convolve", arguments, weights, before, after, gamma_tensors)
+        self._call("convolve", arguments, weights, before, after)
+        native.report_multiply_adds(self.values, progress.macs)
 
     def load_columns(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
-        """Load some columns from dense images, or from windows at `origin`.
-
-        Args:
-            images: Images or windows (K, C, h, w).
-            columns: Column of each of them.
-            origin: Upper left corner (K, 2) of each window; None for whole images.
-        """
         images = images.to(self.values.dtype)  # the model may change the dtype
-        self._copy_images("gather", images, torch.arange(len(images)), columns, origin)
+        self._copy_images("gather", images, columns, torch.arange(len(columns)), origin)
 
-    def to_dense(self, shape: torch.Size, columns: Tensor | None = None) -> Tensor:
+    def to_dense(self, columns: Tensor | None = None) -> Tensor:
         """Return dense tangents in channels-last memory format, the order of the rows."""
-        (height, width, channels), count = self.layout.mask.shape, len(self.layout.cone.low)
-        chosen = torch.arange(count) if columns is None else columns
+        height, width, channels = self.layout.mask.shape
+        chosen = torch.arange(self.layout.column_count) if columns is None else columns
         images = self.values.new_zeros(len(chosen), height, width, channels).permute(0, 3, 1, 2)
-        self._copy_images("scatter", images, torch.arange(len(chosen)), chosen, None)
-        return images.reshape(len(chosen), *shape)
+        self._copy_images("scatter", images, chosen, torch.arange(len(chosen)), None)
+        return images
+
+    def write(self, out: Tensor, index: Tensor) -> None:
+        if out.dtype != self.values.dtype:
+            return super().write(out, index)
+        height, width, channels = self.layout.mask.shape
+        images = out.view(-1, channels, height, width)
+        return self._copy_images("scatter", images, torch.arange(len(index)), index, None)
 
     def to_windows(self, columns: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
-        """Return columns on windows (K, C, h, w) in channels-last memory format.
-
-        Args:
-            columns: Columns to return.
-            origin: Upper left corner (K, 2) of each window.
-            size: Window size, large enough for the receptive field of each column.
-        """
+        """Return columns on windows (K, C, h, w) that contain their receptive fields, in channels-last memory format."""
         windows = self.values.new_zeros(len(columns), *size, self.layout.mask.shape[2]).permute(0, 3, 1, 2)
-        self._copy_images("scatter", windows, torch.arange(len(columns)), columns, origin)
+        self._copy_images("scatter", windows, columns, torch.arange(len(columns)), origin)
         return windows
 
-    def scatter(self, out: Tensor, index: Tensor, columns: Tensor | None = None) -> None:
-        """Write columns into flattened images that are zero.
-
-        Args:
-            out: Flattened images (n, C·H·W).
-            index: Row of `out` for each column.
-            columns: Columns to write; None for all.
-        """
-        height, width, channels = self.layout.mask.shape
-        chosen = torch.arange(len(index)) if columns is None else columns
-        if out.dtype != self.values.dtype:
-            dense = self.to_dense(torch.Size((channels, height, width)), chosen)
-            out[index] = dense.flatten(1).to(out.dtype)
-            return
-        self._copy_images("scatter", out.view(-1, channels, height, width), index, chosen, None)
-
     def _copy_images(
-        self, name: str, images: Tensor, index: Tensor, columns: Tensor, origin: Tensor | None
+        self, name: str, images: Tensor, columns: Tensor, numbers: Tensor, origin: Tensor | None
     ) -> None:
-        image = torch.full((len(self.layout.cone.low),), -1)
-        image[columns] = index
-        corners = None if origin is None else origin.contiguous()
+        """Copy columns from or to images with these numbers."""
+        index = torch.full((self.layout.column_count,), -1)
+        index[columns] = numbers
+        corners, progress = None if origin is None else origin.contiguous(), _ProgressStruct()
         arguments = _ImagesStruct(
-            self._struct, _address(image), images.data_ptr(), images.stride(),
-            None if corners is None else _address(corners), _new_counter(),
+            self._struct, _address(index), images.data_ptr(), images.stride(),
+            None if corners is None else _address(corners), ctypes.pointer(progress),
         )  # fmt: skip
-        self._call(name, arguments, images, image, corners)
+        self._call(name, arguments, images, index, corners)
 
     def _call(self, name: str, arguments: ctypes.Structure, *keep_alive: object) -> None:
         """Call a native function on `torch.get_num_threads()` threads.
@@ -211,7 +157,7 @@ class NativeSparseTangent(SparseTangent):
             arguments: The struct it takes, with a counter that the threads share.
             keep_alive: Objects whose addresses `arguments` holds; referenced until all threads have finished.
         """
-        function = getattr(load_library(), f"{name}_{DTYPE_SUFFIXES[self.values.dtype]}")
+        function = getattr(native.load_library(), f"{name}_{native.DTYPE_SUFFIXES[self.values.dtype]}")
 
         def call(_: int, _keep_alive: object = keep_alive) -> None:
             if function(ctypes.byref(arguments)):
@@ -226,10 +172,6 @@ class NativeSparseTangent(SparseTangent):
 def _contiguous_like(like: Tensor, tensor: Tensor | None) -> Tensor | None:
     """Return the tensor contiguous and in the dtype of `like`."""
     return None if tensor is None else tensor.to(like.dtype).contiguous()
-
-
-def _new_counter() -> Any:
-    return ctypes.pointer(Int64(0))
 
 
 def _address(tensor: Tensor) -> int:

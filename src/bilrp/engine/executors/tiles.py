@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp.engine.maps import Gated, Map, Scale, Shapes, Weighted
-from bilrp.engine.maps.base import is_image, sum_in_place
-from bilrp.engine.masks import full_mask
+from bilrp.engine.maps.base import full_mask, is_image, sum_in_place
 from bilrp.engine.program import INPUT, Link, Program
 from bilrp.engine.windows import Window
 from bilrp.trace.linear_operators import Convolution
@@ -113,7 +112,7 @@ def _pull_map(map_: Map, windows: Window, shapes: Shapes) -> Window:
     like = windows.data.new_empty(()).expand(shapes.sources[0][-3], *size)
     parts = []
     for term in map_.terms:
-        window = windows.scale(ones if term.dense_after is None else term.dense_after)
+        window = windows.scale(ones if term.after is None else term.after)
         part = Window(operator.transpose(window.data, term.weight, like), origin)
         parts.append(part.data if term.before is None else part.scale(term.before).data)
     return Window(sum_in_place(parts), origin)

@@ -188,12 +188,7 @@ def _push_max_pool(map_: MaxPool, job: WindowPush) -> Tensor:
 
 @push_map.register(Mean)
 def _push_mean(map_: Mean, job: WindowPush) -> Tensor:
-    source = job.sources[0]
-    if map_.common_weight is not None:
-        return source.data.sum(map_.axes, keepdim=True).mul_(map_.common_weight)
-    return (source.data * crop_windows(map_.weights, source.origin, source.shape)).sum(
-        map_.axes, keepdim=True
-    )
+    return job.sources[0].data.sum(map_.axes, keepdim=True).mul_(map_.weight)
 
 
 @push_map.register(Weighted)
@@ -204,7 +199,7 @@ def _push_weighted(map_: Weighted, job: WindowPush) -> Tensor:
     parts = []
     for group in map_.group_by_after():
         part = sum_in_place(_convolve(term, operator, job.sources[0], start, field) for term in group)
-        after = group[0].dense_after
+        after = group[0].after
         parts.append(part if after is None else part.mul_(job.crop(after)))
     return sum_in_place(parts)
 

@@ -1,16 +1,15 @@
 """Linear maps: steps frozen by a rule, which push tangents and pull cotangents of many vectors at once.
 
 A new kind of map is a subclass of `Map` with `push` and `pull`, in any module; `geometry` enables the windowed and the
-sparse push. May import sparse layouts, windows and parallel of the engine, errors, native and `trace`.
+sparse push. May import windows of the engine, errors and `trace`.
 """
 
 from bilrp.engine.maps.base import Cost, Map, Shapes
 from bilrp.engine.maps.elementwise import Gated, Scale, Sum
 from bilrp.engine.maps.frozen_matmul import FrozenMatmul
-from bilrp.engine.maps.gamma_factor import LazyGammaFactor
 from bilrp.engine.maps.linear import Jacobian, Linear, Rearrange
 from bilrp.engine.maps.max_pool import MaxPool
-from bilrp.engine.maps.pooling import Mean, Narrow, Pooling
+from bilrp.engine.maps.pooling import Mean
 from bilrp.engine.maps.spatial import CenterAndScale, Pad, PermuteChannels
 from bilrp.engine.maps.weighted_map import Term, Weighted
 from bilrp.engine.windows import Geometry
@@ -22,15 +21,12 @@ __all__ = [
     "Gated",
     "Geometry",
     "Jacobian",
-    "LazyGammaFactor",
     "Linear",
     "Map",
     "MaxPool",
     "Mean",
-    "Narrow",
     "Pad",
     "PermuteChannels",
-    "Pooling",
     "Rearrange",
     "Scale",
     "Shapes",

@@ -10,18 +10,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from bilrp.engine.masks import full_mask
 from bilrp.engine.windows import Geometry
 from bilrp.errors import suppress_warnings
 from bilrp.trace.devices import is_on_cpu
-
-if TYPE_CHECKING:
-    pass
 
 
 class Shapes(NamedTuple):
@@ -51,12 +47,10 @@ class Cost(NamedTuple):
     Args:
         macs: Multiply-adds for one vector.
         workspace: Temporary elements for one vector, besides sources and target.
-        setup_macs: Multiply-adds needed once, before the first vector; 0 once they are done.
     """
 
     macs: int = 0
     workspace: int = 0
-    setup_macs: int = 0
 
 
 class Map(ABC):
@@ -93,6 +87,21 @@ class Map(ABC):
     def support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
         """Return which features (H, W, C) of the target can be non-zero, given those of the sources."""
         return full_mask(shapes.target)
+
+
+def full_mask(shape: torch.Size) -> Tensor:
+    """Return a mask (H, W, C) of all features of a value of that shape, as one expanded element."""
+    return torch.ones((), dtype=torch.bool).expand(shape[-3:]).permute(1, 2, 0)
+
+
+def nonzero_mask(full: Tensor) -> Tensor:
+    """Return the mask (H, W, C) of non-zero features of an image-shaped tensor.
+
+    Uses numpy, whose comparison is vectorised where torch's is not.
+    """
+    image = full.detach().reshape(full.shape[-3:])
+    is_numpy = is_on_cpu(image) and image.dtype != torch.bfloat16
+    return (torch.from_numpy(image.numpy() != 0) if is_numpy else image != 0).permute(1, 2, 0)
 
 
 def move_channels_first(tensor: Tensor) -> Tensor:

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import reduce
+from operator import or_
 
 from torch import Tensor
 
-from bilrp.engine.maps.base import Cost, Map, Shapes
-from bilrp.engine.masks import (
-    mask_and,
-    mask_or,
-    nonzero_mask,
-)
+from bilrp.engine.maps.base import Cost, Map, Shapes, nonzero_mask
 from bilrp.engine.windows import Geometry
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +34,7 @@ class Scale(Map):
         return Geometry() if shapes.are_images and shapes.sources[0] == shapes.target else None
 
     def support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return mask_and(inputs[0], self._support(shapes))
-
-    def _support(self, shapes: Shapes) -> Tensor:
-        return nonzero_mask(self.factor.expand(shapes.target))
+        return inputs[0] & nonzero_mask(self.factor.expand(shapes.target))
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +57,7 @@ class Sum(Map):
         return Geometry() if shapes.are_images else None
 
     def support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return mask_or(inputs)
+        return reduce(or_, inputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,4 +87,4 @@ class Gated(Map):
         return self.inner.geometry(shapes)
 
     def support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return mask_and(self.inner.support(inputs, shapes), nonzero_mask(self.gate))
+        return self.inner.support(inputs, shapes) & nonzero_mask(self.gate)

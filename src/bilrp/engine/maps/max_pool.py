@@ -8,13 +8,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from bilrp.engine.maps.base import Cost, Map, Shapes
-from bilrp.engine.masks import (
-    mask_and,
-    mask_or,
-    nonzero_mask,
-    select_offset,
-)
+from bilrp.engine.maps.base import Cost, Map, Shapes, nonzero_mask
 from bilrp.engine.windows import Geometry
 
 
@@ -73,23 +67,14 @@ class MaxPool(Map):
             for start, size, step in zip(self.offsets[o], sizes, self.stride, strict=True)
         )
 
-    # ------------------------------------------------------------ on windows
-
     def geometry(self, shapes: Shapes) -> Geometry | None:
-        return self._geometry() if shapes.are_images and len(self.stride) == 2 else None
-
-    def _geometry(self) -> Geometry:
-        (tall, wide), (down, across) = (
-            (max(o[axis] for o in self.offsets) + 1 for axis in (0, 1)),
-            self.stride,
+        if not shapes.are_images or len(self.stride) != 2:
+            return None
+        tall, wide = (max(offset[axis] for offset in self.offsets) + 1 for axis in (0, 1))
+        return Geometry(
+            (tall, wide), (self.stride[0], self.stride[1]), (self.padding[0][0], self.padding[1][0])
         )
-        return Geometry((tall, wide), (down, across), (self.padding[0][0], self.padding[1][0]))
-
-    # ------------------------------------------------------------ on sparse tangents
 
     def support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        winners = [nonzero_mask(share) for share in self.shares]
-        inside = [
-            select_offset(inputs[0], offset, self._geometry(), winners[0].shape) for offset in self.offsets
-        ]
-        return mask_or(mask_and(w, s) for w, s in zip(winners, inside, strict=True))
+        """Where a winner can be non-zero; shares are positive, so that nothing cancels."""
+        return nonzero_mask(self.push(inputs[0].permute(2, 0, 1)[None, None].to(self.shares)))

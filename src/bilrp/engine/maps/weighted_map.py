@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from torch import Tensor
 
@@ -12,12 +14,12 @@ from bilrp.engine.maps.base import (
     Map,
     Shapes,
     apply_gate,
+    full_mask,
+    nonzero_mask,
     scale_by,
     scale_by_,
     sum_in_place,
 )
-from bilrp.engine.maps.gamma_factor import LazyGammaFactor, resolve_factor
-from bilrp.engine.masks import full_mask, mask_or, nonzero_mask
 from bilrp.engine.windows import Geometry
 from bilrp.trace.linear_operators import Convolution, Dense
 
@@ -28,17 +30,7 @@ class Term:
 
     weight: Tensor
     before: Tensor | None = None
-    after: Tensor | LazyGammaFactor | None = None
-
-    @property
-    def dense_after(self) -> Tensor | None:
-        """The output factor, computed if it is lazy."""
-        return resolve_factor(self.after)
-
-    @property
-    def after_support(self) -> Tensor | None:
-        """A tensor that is non-zero where the output factor is."""
-        return self.after.numerator if isinstance(self.after, LazyGammaFactor) else self.after
+    after: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,16 +54,14 @@ class Weighted(Map):
         return sum_in_place(
             scale_by_(
                 sum_in_place(self.operator.apply(scale_by(tangents[0], t.before), t.weight) for t in group),
-                group[0].dense_after,
+                group[0].after,
             )
             for group in self.group_by_after()
         )
 
     def pull(self, cotangent: Tensor) -> tuple[Tensor, ...]:
         pulled = (
-            scale_by_(
-                self.operator.transpose(scale_by(cotangent, t.dense_after), t.weight, self.at), t.before
-            )
+            scale_by_(self.operator.transpose(scale_by(cotangent, t.after), t.weight, self.at), t.before)
             for t in self.terms
         )
         return (sum_in_place(pulled),)
@@ -82,7 +72,7 @@ class Weighted(Map):
             return self
         factors = {id(t.after): t.after for t in self.terms}
         # once per factor, so that terms continue to share it
-        gated = {key: _gate_factor(f, gate) for key, f in factors.items()}
+        gated = {key: gate if f is None else apply_gate(f, gate) for key, f in factors.items()}
         return replace(self, terms=tuple(replace(t, after=gated[id(t.after)]) for t in self.terms))
 
     def group_by_after(self) -> list[list[Term]]:
@@ -107,9 +97,7 @@ class Weighted(Map):
             workspace = any(t.after is not None for t in self.terms) * target + several * source
         else:
             workspace = any(t.before is not None for t in self.terms) * source + several * target
-        lazy = {id(t.after): t.after for t in self.terms if isinstance(t.after, LazyGammaFactor)}
-        to_compute = sum(not factor.is_computed for factor in lazy.values())
-        return Cost(macs, workspace, to_compute * self._macs(shapes, back=False) // len(self.terms))
+        return Cost(macs, workspace)
 
     def _macs(self, shapes: Shapes, *, back: bool) -> int:
         operator = self.operator
@@ -120,32 +108,20 @@ class Weighted(Map):
         positions = self.at.shape if operator.transposed or flipped else shapes.target
         return self.weight_numel * positions[-operator.rank :].numel()
 
-    # ------------------------------------------------------------ on windows
-
     def geometry(self, shapes: Shapes) -> Geometry | None:
         operator = self.operator
         if not shapes.are_images or not isinstance(operator, Convolution):
             return None
-        return None if operator.transposed or operator.rank != 2 else self._geometry(operator)
-
-    def _geometry(self, operator: Convolution) -> Geometry:
+        if operator.transposed or operator.rank != 2:
+            return None
         (tall, wide), (down, across) = self.terms[0].weight.shape[2:], operator.dilation
         (pad_y, pad_x), (step_y, step_x) = operator.padding, operator.stride
         extent = (down * (tall - 1) + 1, across * (wide - 1) + 1)
         return Geometry(extent, (step_y, step_x), (pad_y, pad_x))
 
-    # ------------------------------------------------------------ on sparse tangents
-
     def support(self, inputs: Sequence[Tensor], shapes: Shapes) -> Tensor:
-        return mask_or(
-            full_mask(shapes.target)
-            if term.after_support is None
-            else nonzero_mask(term.after_support.expand(shapes.target))
-            for term in self.terms
+        afters = [term.after for term in self.terms]
+        masks = (
+            full_mask(shapes.target) if f is None else nonzero_mask(f.expand(shapes.target)) for f in afters
         )
-
-
-def _gate_factor(factor: Tensor | LazyGammaFactor | None, gate: Tensor) -> Tensor | LazyGammaFactor:
-    if factor is None:
-        return gate
-    return factor.with_gate(gate) if isinstance(factor, LazyGammaFactor) else apply_gate(factor, gate)
+        return reduce(or_, masks)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bilrp.engine.passes.channels_first import rewrite_channels_first
-from bilrp.engine.passes.hoist_pooling import hoist_poolings
+from bilrp.engine.passes.max_pool_losers import gate_losers
 from bilrp.engine.program import Key, Program
 
 Pass = Callable[[Program, frozenset[Key]], Program]
 
-PASSES: tuple[Pass, ...] = (rewrite_channels_first, hoist_poolings)
+PASSES: tuple[Pass, ...] = (rewrite_channels_first, gate_losers)
 
 
 def rewrite(program: Program, keep: frozenset[Key], passes: tuple[Pass, ...] = PASSES) -> Program:

@@ -12,7 +12,7 @@ from functools import singledispatch
 
 import torch
 
-from bilrp.engine.maps import CenterAndScale, Gated, LazyGammaFactor, Map, Scale, Shapes, Sum, Term, Weighted
+from bilrp.engine.maps import CenterAndScale, Gated, Map, Scale, Shapes, Sum, Term, Weighted
 from bilrp.engine.maps.base import is_image, move_channels_first
 from bilrp.engine.maps.spatial import PermuteChannels
 from bilrp.engine.program import Key, Link, Program, TangentKind
@@ -148,15 +148,5 @@ def _weighted(map_: Weighted, shapes: Shapes) -> Map | None:
 
 
 def _term(term: Term) -> Term:
-    weight, after = term.weight[:, :, None, None], term.after
-    if isinstance(after, LazyGammaFactor):
-        after = replace(
-            after,
-            operator=POINTWISE,
-            weight=weight,
-            a=move_channels_first(after.a),
-            numerator=move_channels_first(after.numerator),
-        )
-    elif after is not None:
-        after = move_channels_first(after)
-    return Term(weight, None if term.before is None else move_channels_first(term.before), after)
+    before, after = (None if f is None else move_channels_first(f) for f in (term.before, term.after))
+    return Term(term.weight[:, :, None, None], before, after)
