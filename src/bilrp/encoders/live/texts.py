@@ -35,7 +35,11 @@ from bilrp.trace.introspection import find_modules
 
 PROBE_TEXT = "The cat sat on a mat, 1 2 3."  # to find the token embedding
 ID_PARAMETERS = ("input_ids", "ids", "token_ids", "tokens", "batch", "features", "inputs")
-ST_SIMILARITIES = {"dot": "dot", "dot_product": "dot", "maxsim": "maxsim"}  # of sentence-transformers; else cosine
+ST_SIMILARITIES = {
+    "dot": "dot",
+    "dot_product": "dot",
+    "maxsim": "maxsim",
+}  # of sentence-transformers; else cosine
 POOLER = "pooler"  # the model's own pooler output, in place of a pooling over tokens
 
 
