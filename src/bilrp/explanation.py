@@ -673,6 +673,7 @@ def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, 
     for name, pair_of in (("self_terms", e.self_terms), ("reference_terms", e.reference_terms)):
         tensors |= {} if pair_of is None else {f"{name}.a": pair_of[0], f"{name}.b": pair_of[1]}
     metadata |= {} if e.reference_terms is None else {"reference_score": e.reference_score.hex()}
+    metadata |= {} if e.unweighted_score is None else {"unweighted_score": e.unweighted_score.hex()}
     return tensors, metadata
 
 
@@ -689,9 +690,11 @@ def deserialize_explanation(tensors: Mapping[str, Tensor], metadata: Mapping[str
         (tensors[f"{name}.a"], tensors[f"{name}.b"]) if f"{name}.a" in tensors else None
         for name in ("self_terms", "reference_terms")
     )
+    unweighted = metadata.get("unweighted_score")
     explanation = Explanation(
         sides[0], sides[1], float.fromhex(metadata["score"]), tensors["relevance"], metadata["similarity"], self_terms,
         metadata["distance"] == "yes", reference_terms, float.fromhex(metadata.get("reference_score", "0x0p+0")),
+        unweighted_score=None if unweighted is None else float.fromhex(unweighted),
     )  # fmt: skip
     schema.check_explanation(explanation)
     return explanation

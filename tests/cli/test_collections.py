@@ -134,7 +134,7 @@ def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
         (("search", "x.lance", *AGAIN, "a.png", "--part", "1,2"), "--part 1,2: give X,Y,W,H"),
         (("search", "x.lance", *AGAIN, "a.png", "--part", "900,900,3,3"), "the image is 60×40"),
         (("search", "x.lance", *AGAIN, "a.png", "--words", "1-2"), "--words 1-2: give I-J, words of a text"),
-        (("search", "x.lance", *AGAIN, "a.png", "-o", "why.png"), "written as one page"),
+        (("search", "x.lance", *AGAIN, "a.png", "-o", "why.png"), "the suffix must be one of .html"),
     ],
 )
 def test_slips_are_one_line(more: Path, bilrp_command, arguments, message) -> None:  # noqa: F811
