@@ -91,7 +91,7 @@ def test_texts_are_shown_as_they_were_written(visit, texts):
     with run_server(partial(server.make_collection_app, texts)) as at:
         tab = visit(f"/item/{texts.ids[0]}", at=at)
         tab.wait_for_selector(".near[data-done=yes]")
-        shown = {line.strip() for line in tab.locator(".near .heat.words").all_inner_texts()}
+        shown = {line.strip() for line in tab.locator(".near .passage").all_inner_texts()}
         assert shown == {"Two kittens rested.", "A dog sat."}, "no [CLS], no space before a full stop"
         values = tab.evaluate(
             """async () => {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
@@ -26,7 +27,8 @@ def ask(transport: Any, work: Callable[[Client], Any]) -> Any:
         async with Client(transport) as client:
             return await work(client)
 
-    return anyio.run(run)
+    with ThreadPoolExecutor(1) as pool:  # this thread may already run an event loop
+        return pool.submit(anyio.run, run).result()
 
 
 def call(collection: Any, tool: str, **arguments: Any) -> Any:

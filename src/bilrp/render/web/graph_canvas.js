@@ -38,7 +38,9 @@ export function drawNetwork(canvas, data, choose) {
     draw();
   }
 
-  function toScreen([x, y]) {
+  /** @param {number[]} place x and y @returns {number[]} pixels of the canvas */
+  function toScreen(place) {
+    const [x, y] = place;
     return [x * view.scale + view.x, y * view.scale + view.y];
   }
 
@@ -269,7 +271,11 @@ function arrangeByTime(data) {
   return places.map(([x, y]) => [x * Math.max(1, height / (times.length * 55)), y * scale]);
 }
 
-function distanceToSegment([x, y], [x0, y0], [x1, y1]) {
+/** @param {number[]} point @param {number[]} from @param {number[]} to */
+function distanceToSegment(point, from, to) {
+  const [x, y] = point;
+  const [x0, y0] = from;
+  const [x1, y1] = to;
   const length = (x1 - x0) ** 2 + (y1 - y0) ** 2;
   const t = length ? Math.min(1, Math.max(0, ((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / length)) : 0;
   return Math.hypot(x - x0 - t * (x1 - x0), y - y0 - t * (y1 - y0));
