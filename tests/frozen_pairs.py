@@ -44,8 +44,8 @@ def explain_pairs() -> Iterator[tuple[str, bilrp.Explanation]]:
         ("bigram", [FOLDER / f"{page}.png" for page in PAGES]),
     ):
         encoder = load(name)
-        regions = {} if name in ("minilm", "bigram") else {"regions": 32}
-        sides = [bilrp.decompose(encoder, x, **regions) for x in inputs]
+        regions = None if name in ("minilm", "bigram") else 32
+        sides = [bilrp.decompose(encoder, x, regions=regions) for x in inputs]
         pairs = combinations(range(len(sides)), 2)
         for i, j in islice(pairs, PAGE_PAIRS) if name == "bigram" else pairs:
             yield f"{name} {i} {j}", bilrp.pair(sides[i], sides[j])

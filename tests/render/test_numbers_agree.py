@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 import torch
 
@@ -56,7 +57,7 @@ def test_sentence_table_json_and_page_hold_the_same_numbers() -> None:
         size = draw.randint(3, 12)
         similarity = draw.choice(["dot", "cosine", "squared_distance"])
         e = bilrp.pair(make(draw, size), make(draw, size), similarity=similarity)
-        about = build_explain(e, names=("a", "b"), encoder="random")
+        about: Any = build_explain(e, names=("a", "b"), encoder="random")
         payload, printed = page.build_payload(e), " ".join(terminal.format_summary(about).split())
         summary = about["summary"]
         near_zero += about["near_zero"]

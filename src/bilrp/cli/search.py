@@ -196,11 +196,15 @@ def _search_many(
     keys = [resolve_query(collection, line) for line in asked]
     results = collection.nearest_many(keys, count, similarity=similarity, where=where)
     if as_json:
+        from bilrp.answers.collections import build_search
+        from bilrp.cli import terminal
+
+        by = collection.resolve_similarity(similarity)
         rows = [
-            {"query": line, "neighbours": _serialize_neighbours(neighbours, ())}
+            build_search(collection, line, neighbours, similarity=by)
             for line, neighbours in zip(asked, results, strict=True)
         ]
-        print(json.dumps({"collection": path, "queries": rows}))
+        terminal.print_json({"collection": path, "queries": rows})
         return
     condition = "" if where is None else f" where {where}"
     for line, key, neighbours in zip(asked, keys, results, strict=True):

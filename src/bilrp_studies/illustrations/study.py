@@ -41,7 +41,7 @@ def run(settings: IllustrationsSettings) -> Report:
     names = settings.encoders.split(",")
     with progress_bar(settings.progress) as bar:
         for name in names:
-            weights = settings.weights if name.startswith("vgg16") else None
+            weights = str(settings.weights) if settings.weights and name.startswith("vgg16") else None
             encoder = registry.load(name, size=settings.size, weights=weights)
             bar.start(name, len(diagrams) * (len(settings.angles) + 1))
             rows += measure_encoder(name, encoder, diagrams, settings.angles, bar)
