@@ -132,7 +132,7 @@ class Decomposition:
 
         >>> from bilrp.pipeline import decompose
         >>> x = decompose(torch.nn.Linear(2, 3, bias=False), torch.ones(1, 2))
-        >>> torch.equal(x.weight([1.0, 0.0]).embedding, x.parts[0])
+        >>> torch.allclose(x.weight([1.0, 0.0]).embedding, x.parts[0] + x.unattributed)
         True
         """
         weights = _check_weights(reliability, self.regions).to(self.embedding)
