@@ -127,6 +127,21 @@ def test_slips_are_one_line(own: Path, name: str, said: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("files", "family"),
+    [
+        (["tokenizer.json", "modules.json"], "sentence"),
+        (["preprocessor_config.json"], "vision"),
+        (["preprocessor_config.json", "tokenizer.json"], "clip"),
+    ],
+)
+def test_a_folder_without_a_family_is_told_its_name(tmp_path: Path, files: list[str], family: str) -> None:
+    for file in files:
+        (tmp_path / file).touch()
+    with pytest.raises(InputError, match=f"is a folder: .* {family}:{tmp_path}$"):
+        load(str(tmp_path))
+
+
 def test_vgg_without_a_download_hears_all_its_options() -> None:
     encoder = load("vgg16:5", size=(32, 48), resize="stretch", pretrained=False)
     assert encoder.name == "vgg16:5"

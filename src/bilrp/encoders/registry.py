@@ -383,6 +383,10 @@ def _import_family(name: str, families: tuple[EncoderFamily, ...]) -> tuple[Enco
     """Import a user's function, class, encoder or EncoderFamily; return it as a family, with its argument."""
     module, _, rest = name.partition(":")
     attribute_path, colon, argument = rest.partition(":")
+    if name and Path(name).is_dir():
+        raise InputError(
+            f"{name} is a folder: name what reads it, as in {_suggest_family(Path(name))}:{name}"
+        )
     if not module or not attribute_path:
         known = "; ".join(family.help for family in families if family.help)
         similar = complete_name(name, families)[-1:] if name else []  # the last layer, as by default
@@ -400,6 +404,15 @@ def _import_family(name: str, families: tuple[EncoderFamily, ...]) -> tuple[Enco
         is_generic=True,
     )
     return family, argument
+
+
+def _suggest_family(folder: Path) -> str:
+    """Return the family that reads a folder of a saved model, judged by the files of its tokenizer and image processor."""
+    has_images = (folder / "preprocessor_config.json").is_file()
+    has_texts = any(
+        (folder / file).is_file() for file in ("tokenizer_config.json", "tokenizer.json", "vocab.txt")
+    )
+    return "clip" if has_images and has_texts else "vision" if has_images else "sentence"
 
 
 def _check_options(
