@@ -91,13 +91,16 @@ def _write_outputs(printed: str, value: Any, stem: str, out: Path) -> list[dict[
     outputs = [{"kind": "text", "text": printed.rstrip()}] if printed.strip() else []
     if value is None:
         return outputs
-    if hasattr(value, "_repr_html_") and hasattr(value, "summary"):
+    import bilrp
+
+    if isinstance(value, bilrp.Explanation):
         from bilrp.render import page
 
         (out / f"{stem}.html").write_text(page.render_html(value, compact=True))
         return [*outputs, {"kind": "page", "file": f"{stem}.html"}]
-    if hasattr(value, "savefig"):
-        value.savefig(out / f"{stem}.png", dpi=110, bbox_inches="tight")
+    figure = value.plot() if hasattr(value, "plot") else value
+    if hasattr(figure, "savefig"):
+        figure.savefig(out / f"{stem}.png", dpi=110, bbox_inches="tight")
         return [*outputs, {"kind": "picture", "file": f"{stem}.png"}]
     return [*outputs, {"kind": "text", "text": repr(value)}]
 
