@@ -255,11 +255,13 @@ def test_a_part_is_not_compared_with_whole_photographs_taken_at_random() -> None
     assert message not in bilrp.pair(restrict_query(known, part=[0]), other, similarity="cosine").summary()
 
 
-def test_a_view_comes_from_the_file_where_that_is_unchanged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_record", [False, True])
+def test_a_view_comes_from_the_file_where_that_is_unchanged(is_record: bool, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
     Image.effect_noise((900, 600), 60).convert("RGB").save(source / "large.png")
-    indexed = collection.build(source, tiny_encoder(), tmp_path / "x.lance")
+    given = [{"file": str(source / "large.png"), "year": 1551}] if is_record else source
+    indexed = collection.build(given, tiny_encoder(), tmp_path / "x.lance")
 
     def size(*, full: bool) -> tuple[int, int]:
         return assert_instance(indexed.view(0, full=full), View).size

@@ -189,17 +189,21 @@ class Collection:
         at = self.position(query)
         if at is None:
             return query.view if isinstance(query, Decomposition) else self._read_query(query).view
-        row = self.items.take([at], ["thumbnail", "text", "view", "stamp"])
-        path = self._file_path(at)
-        unchanged = bool(path) and SourceItem(Path(path), "", "", "").stamp == row["stamp"][0]
-        if full and unchanged and row["thumbnail"][0]:
-            return read_item(self.encoder, Path(path)).view
-        with wrap_errors(f"{self.path}: the thumbnail or text of {self.names[at]} is damaged"):
-            view = thumbnails.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
+        row = self.items.take([at], ["thumbnail", "text", "view"])
+        view = self._read_full_view(at) if full and row["thumbnail"][0] else None
+        if view is None:
+            with wrap_errors(f"{self.path}: the thumbnail or text of {self.names[at]} is damaged"):
+                view = thumbnails.from_row(row["thumbnail"][0], row["text"][0], row["view"][0])
         if iiif.CANVAS_COLUMN in self.columns and isinstance(view, Image):
             (canvas,) = self.items.take([at], [iiif.CANVAS_COLUMN])[iiif.CANVAS_COLUMN]
             return replace(view, canvas=iiif.find_canvas({iiif.CANVAS_COLUMN: canvas}))
         return view
+
+    def _read_full_view(self, position: int) -> View | None:
+        """Return the image of an item's file; None if the file is missing, has changed, or cannot be read any more."""
+        with suppress(InputError):
+            return read_item(self.encoder, self.original_input(position)).view
+        return None
 
     def decomposition(self, query: Query) -> Decomposition:
         """Return the decomposition of an item, with stored parts (computed on first use), or of any other query, exact."""
