@@ -13,6 +13,7 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -67,6 +68,18 @@ def _served() -> object:
     return serve(["all.lance"])
 
 
+def _label() -> object:
+    from bilrp.collection.clusters import label_rows
+
+    return label_rows(np.eye(4), k=2, method="kmeans", min_size=2, seed=0)
+
+
+def _tools() -> object:
+    from bilrp.cli.serve import serve
+
+    return serve(["all.lance"], mcp=True)
+
+
 # How a user meets an extra: what is missing, and the call that would have used it.
 WITHOUT: dict[str, tuple[str, Callable[[], object]]] = {
     "text": ("transformers", lambda: bilrp.encoders.sentence(".")),
@@ -77,6 +90,8 @@ WITHOUT: dict[str, tuple[str, Callable[[], object]]] = {
     "video": ("av", _clip),
     "ray": ("ray", _cluster),
     "app": ("uvicorn", _served),
+    "clusters": ("sklearn", _label),
+    "mcp": ("mcp", _tools),
     "notebook": (
         "anywidget",
         lambda: bilrp.explain(nn.Flatten(), torch.eye(4)[:1], torch.eye(4)[:1], similarity="dot").widget(),
