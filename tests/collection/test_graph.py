@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from io import BytesIO
 from pathlib import Path
 
 import networkx
@@ -10,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 from collection_helpers import tiny_encoder, write_scenes
+from PIL import Image as Pillow
 
 from bilrp import Encoder, collection
 from bilrp.collection import integrity, page_numbers, tables
 from bilrp.collection.core import Collection
 from bilrp.collection.graph import Graph, find_nearest_pairs, find_shared_blocks
+from bilrp.collection.graph_payload import arrange_block, build_payload
 from bilrp.errors import InputError
 from bilrp.findings.number_copies import PageNumbers
 from bilrp.inputs import Image, Item
@@ -244,6 +248,32 @@ def test_files(tables_graph: Graph, tmp_path: Path) -> None:
         tables_graph.save(tmp_path / "x.txt")
 
 
+def test_a_block_is_shown_as_it_stands_on_the_page(tables_graph: Graph) -> None:
+    (block,) = tables_graph.find_blocks(0, 1)
+    rows = arrange_block(tables_graph.pages[0], tables_graph.pages[1], block)
+    printed = np.array(tables_graph.pages[0].numbers[:30]).reshape(6, 5)[:4, :4]
+    ((row, column),) = [(r, c) for r in range(4) for c in range(4) if isinstance(rows[r][c], list)]
+    assert rows[row][column] == [printed[row, column], tables_graph.explain_edge(0, 1).changed[0].b]
+    rows[row][column] = printed[row, column]
+    assert rows == printed.tolist()
+
+
+def test_crops_are_cut_from_the_files_at_their_resolution(tmp_path: Path) -> None:
+    large = Pillow.effect_noise((1000, 800), 60).convert("RGB")
+    for number in range(6):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        large.rotate(number).save(tmp_path / "in" / f"{number}.png")
+    graph = collection.build(tmp_path / "in", tiny_encoder(), tmp_path / "c.lance").graph(2)
+    i, j, _ = graph.edges[0]
+    left, top, right, bottom = graph.explain_edge(i, j).parts[0].places_a[0]
+    part = build_payload(graph)["edges"][0]["reason"]["parts"][0]
+    with Pillow.open(BytesIO(base64.b64decode(part["cropA"].split(",")[1]))) as crop:
+        wide, high = 1.04 * (right - left) * 1000, 1.06 * (bottom - top) * 800
+        scale = min(1.0, 640 / max(wide, high))
+        assert crop.size == pytest.approx((scale * wide, scale * high), abs=25)
+        assert max(crop.size) > 320, "the thumbnail has 320 pixels in all"
+
+
 @pytest.mark.slow
 @pytest.mark.browser
 def test_a_click_on_an_edge_shows_its_reason(tables_graph: Graph, tmp_path: Path, chromium) -> None:
@@ -258,10 +288,15 @@ def test_a_click_on_an_edge_shows_its_reason(tables_graph: Graph, tmp_path: Path
         page.mouse.click(box["x"] + x, box["y"] + box["height"] / 2)
         if page.locator("aside .numbers").count():
             break
-    assert page.locator("aside .numbers span").count() >= 5
+    assert (
+        page.locator("aside .numbers td").count() >= 16
+        and page.locator("aside .changed img").count() % 2 == 0
+    )
     page.get_by_role("button", name="← All").click()
     page.locator("aside button.row").first.click()
     assert "first" in page.locator("ol.spread li").first.inner_text()
     page.get_by_role("button", name="By year").click()
+    page.get_by_label("Find an item").fill("zzz")
+    assert "No item" in page.locator("aside h2").inner_text()
     assert errors == []
     page.close()

@@ -664,16 +664,8 @@ class Collection:
         """
         from bilrp.collection.clusters import cluster_collection
 
-        return cluster_collection(
-            self,
-            k,
-            method=method,
-            min_size=min_size,
-            similarity=similarity,
-            resamples=resamples,
-            seed=seed,
-            progress=progress,
-        )
+        options = {"method": method, "min_size": min_size, "similarity": similarity, "resamples": resamples}
+        return cluster_collection(self, k, **options, seed=seed, progress=progress)  # type: ignore[arg-type]
 
     def widget(self) -> Any:
         """Return a notebook widget (`bilrp[notebook]`) of the collection; `widget.selected` is {id, part, without}."""

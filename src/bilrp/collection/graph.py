@@ -80,9 +80,17 @@ class Graph:
     def _make_reason(self, a: int, b: int) -> EdgeReason:
         if self.by == "embedding":
             return edge_reasons.explain_findings(self.collection, a, b, self.network.edges[a, b]["score"])
-        blocks = self.blocks[min(a, b), max(a, b)]
-        blocks = blocks if a < b else [block.swap() for block in blocks]
-        return edge_reasons.explain_blocks(a, b, self.pages[a], self.pages[b], blocks)
+        return edge_reasons.explain_blocks(a, b, self.pages[a], self.pages[b], self.find_blocks(a, b))
+
+    def find_blocks(self, a: int, b: int) -> list[CopiedBlock]:
+        """Return the blocks that two pages have in common, seen from the first; empty for embeddings.
+
+        Args:
+            a: Position of the first page.
+            b: Position of the second.
+        """
+        blocks = self.blocks.get((min(a, b), max(a, b)), ())
+        return [block if a < b else block.swap() for block in blocks]
 
     def known_reason(self, i: int, j: int) -> EdgeReason | None:
         """Return the reason of an edge if it needs no explanation any more; None if it was not asked for.

@@ -162,8 +162,7 @@ def _choose_pages(
     equal: dict[int, set[int]] = {}
     changed: dict[int, set[int]] = {}
     for other in earlier:
-        blocks = graph.blocks[min(item, other), max(item, other)]
-        blocks = blocks if item < other else [block.swap() for block in blocks]
+        blocks = graph.find_blocks(item, other)
         equal[other] = {i for block in blocks for i, _ in block.pairs}
         changed[other] = {each.a for block in blocks for each in block.differences}
     covered: set[int] = set()

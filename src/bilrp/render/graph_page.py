@@ -50,9 +50,19 @@ img{display:block;max-width:100%;height:auto;border:1px solid var(--rule);backgr
 .picture svg{position:absolute;inset:0;width:100%;height:100%}
 rect{fill:none;stroke:var(--accent);stroke-width:2.5}
 blockquote{margin:0 0 6px;padding:6px 10px;border-left:3px solid var(--rule)}
-.numbers{display:flex;flex-wrap:wrap;gap:4px 8px;font-variant-numeric:tabular-nums;color:var(--ink);margin:8px 0}
-.changed{font-variant-numeric:tabular-nums}
-.changed li{padding:5px 0}
+.pair.tall{grid-template-columns:minmax(0,1fr)}
+.key{display:flex;flex-wrap:wrap;gap:2px 18px;padding:8px 16px 0;font-size:13px}
+.key i{display:inline-block;width:9px;height:9px;border-radius:50%;margin:0 2px}
+.age0{background:var(--age0)}.age1{background:var(--age1)}.age2{background:var(--age2)}.age3{background:var(--age3)}.age4{background:var(--age4)}
+.key i:first-of-type{margin-left:6px}
+.key i:last-of-type{margin-right:6px}
+.numbers{overflow-x:auto;margin:8px 0 18px}
+.numbers table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:14px}
+.numbers td{padding:1px 7px 1px 0;vertical-align:top}
+.changed .pair{margin:0}
+.changed li{padding:8px 0}
+.changed b{display:block;font-size:17px;font-weight:500;font-variant-numeric:tabular-nums}
+.changed span{font-size:13px;color:var(--soft)}
 mark{background:var(--accent);color:var(--paper);border-radius:2px;padding:0 1px}
 noscript p{padding:40px}
 @media (max-width:760px){.columns{grid-template-columns:minmax(0,1fr);grid-template-rows:minmax(0,55fr) minmax(0,45fr)}aside{border-left:0;border-top:1px solid var(--rule)}header{padding:10px 14px 8px}header p{font-size:13px}}

@@ -173,8 +173,7 @@ def _measure_changed(
             item, other = position[number], position[copy.source]
             if not graph.network.has_edge(item, other):
                 continue
-            blocks = graph.blocks[min(item, other), max(item, other)]
-            blocks = blocks if item < other else [block.swap() for block in blocks]
+            blocks = graph.find_blocks(item, other)
             errors = {each.a for block in blocks for each in block.errors}
             true = {cells[number].get(cell) for cell in copy.changed}
             listed += len(errors & true)

@@ -5,13 +5,14 @@
 import { node } from "./dom.js";
 import { drawNetwork } from "./graph_canvas.js";
 import { createPanel } from "./graph_panel.js";
+import { sortTimes } from "./graph_times.js";
 
 /**
  * @typedef {{ name: string, x: number, y: number, time: string, place: string, group: string, image?: string, text?: string }} GraphNode
  * @typedef {{ a: number, b: number, score: number, reason?: any }} GraphEdge
  * @typedef {{ by: string, title: string, lonely: number, time: string, place: string, nodes: GraphNode[],
  *   edges: GraphEdge[], parts: any[], sources: { source: number, copy: number, certain: boolean }[] }} GraphData
- * @typedef {{ kind: "none" } | { kind: "node" | "edge" | "part", number: number }} Selection
+ * @typedef {{ kind: "none" } | { kind: "node" | "edge" | "part", number: number } | { kind: "items", numbers: number[] }} Selection
  */
 
 /**
@@ -26,7 +27,7 @@ export function graph(root, data) {
   const layout = node("button", { type: "button", "aria-pressed": "false" }, `By ${data.time || "time"}`);
   const fit = node("button", { type: "button" }, "Show all");
   const tools = node("div", { class: "tools" }, search, data.time ? layout : null, fit);
-  const stage = node("div", { class: "stage" }, tools, canvas);
+  const stage = node("div", { class: "stage" }, tools, explainMarks(data), canvas);
   const aside = node("aside", { "aria-live": "polite", "aria-label": "What was chosen" });
   root.append(
     node("header", {}, node("h1", {}, data.title), node("p", {}, describeNetwork(data))),
@@ -51,8 +52,10 @@ export function graph(root, data) {
   });
   search.addEventListener("input", () => {
     const words = search.value.trim().toLowerCase();
-    const number = words ? data.nodes.findIndex((each) => each.name.toLowerCase().includes(words)) : -1;
-    choose(number < 0 ? { kind: "none" } : { kind: "node", number }, true);
+    const numbers = data.nodes.map((_, n) => n).filter((n) => data.nodes[n].name.toLowerCase().includes(words));
+    if (!words) choose({ kind: "none" }, true);
+    else if (numbers.length === 1) choose({ kind: "node", number: numbers[0] }, true);
+    else choose({ kind: "items", numbers }, true);
   });
   root.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && selection.kind !== "none") choose({ kind: "none" }, true);
@@ -63,9 +66,20 @@ export function graph(root, data) {
 
 /** @param {GraphData} data */
 function describeNetwork(data) {
-  const count = data.nodes.length.toLocaleString("en");
-  const joined = `${count} items are joined by ${data.edges.length.toLocaleString("en")} edges`;
-  const what = data.by === "numbers" ? "blocks of numbers on both pages" : "similarity of their embeddings";
+  const isTables = data.by === "numbers";
+  const lines = data.edges.length.toLocaleString("en");
+  const what = isTables ? "Every line is a block of numbers on both pages" : "Every line joins two items that are alike";
   const rest = data.lonely ? `; ${data.lonely.toLocaleString("en")} more are like no other` : "";
-  return `${joined} (${what})${rest}. Click on an edge for its reason.`;
+  const count = `${data.nodes.length.toLocaleString("en")} ${isTables ? "pages" : "items"}, ${lines} lines${rest}`;
+  return `${what}: click on it to see why. ${count}.`;
+}
+
+/** What colours, arrows and dashes mean; null without times. */
+function explainMarks(data) {
+  const times = sortTimes(data);
+  if (!times.length) return null;
+  const dots = [0, 1, 2, 3, 4].map((age) => node("i", { class: `age${age}` }));
+  const ages = node("span", {}, times[0], ...dots, times[times.length - 1]);
+  const dashes = data.by === "numbers" ? node("span", {}, "┄ in common, not copied directly") : null;
+  return node("p", { class: "key" }, ages, data.sources.length ? node("span", {}, "→ from the likely source to its copy") : null, dashes);
 }

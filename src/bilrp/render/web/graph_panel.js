@@ -4,7 +4,8 @@
 import { node } from "./dom.js";
 
 const MAX_LISTED = 60;
-const MAX_NUMBERS = 80;
+const MAX_ROWS = 40;
+const MAX_COLUMNS = 30;
 
 /**
  * @param {HTMLElement} root
@@ -45,9 +46,15 @@ export function createPanel(root, data, choose) {
       const equal = carrier.source == null || !carrier.equal ? "" : `${carrier.equal} equal`;
       const changed = (carrier.changed ?? []).map(([a, b]) => `${a} → ${b}`).join(", ");
       const note = [from, equal, changed && `changed ${changed}`].filter(Boolean).join("; ");
-      return link(describeItem(data, carrier.node), { kind: "node", number: carrier.node }, note);
+      return link(describeItem(data, carrier.node), findEdge(carrier) ?? { kind: "node", number: carrier.node }, note);
     });
     return [back(), node("h2", {}, `${part.carriers.length} items share ${part.text}`), node("ol", { class: "spread" }, ...rows)];
+  }
+
+  /** The edge from the likely source to a carrier: it has what was changed. */
+  function findEdge({ node: copy, source }) {
+    const number = data.edges.findIndex(({ a, b }) => (a === source && b === copy) || (a === copy && b === source));
+    return number < 0 ? null : { kind: "edge", number };
   }
 
   function showNode(number) {
@@ -65,46 +72,36 @@ export function createPanel(root, data, choose) {
 
   function showEdge(number) {
     const { a, b, score, reason } = data.edges[number];
-    const first = reason?.parts?.[0];
-    const sides = [
-      [a, reason?.cropA, first?.boxA, first?.textA],
-      [b, reason?.cropB, first?.boxB, first?.textB],
-    ].map(([at, crop, box, text]) =>
-      node(
-        "figure",
-        {},
-        crop ? node("img", { src: crop, alt: `${data.nodes[at].name}: what is shared` }) : showItem(data.nodes[at], box),
-        node("figcaption", {}, describeItem(data, at), text && !first.numbers ? node("span", {}, text) : null),
-      ),
-    );
-    const parts = (reason?.parts ?? []).map((part) => showReasonPart(part));
-    const changed = (reason?.changed ?? []).map(({ a: one, b: two, digits }) =>
-      node(
-        "li",
-        {},
-        ...markDigits(one, two),
-        " / ",
-        ...markDigits(two, one),
-        digits === 1 ? "" : node("span", {}, " (several digits, or misread)"),
-      ),
-    );
+    const parts = (reason?.parts ?? []).flatMap((part, n) => showPartOfReason(data, a, b, part, n));
+    const changed = (reason?.changed ?? []).map((each) => showChange(data, a, b, each));
     return [
       back(),
       node("h2", {}, `${data.nodes[a].name} ↔ ${data.nodes[b].name}`),
       node("p", {}, data.by === "numbers" ? `${score} numbers in common` : `score ${score}`),
-      node("div", { class: "pair" }, ...sides),
+      ...(changed.length ? [node("h3", {}, "Numbers that differ"), node("ul", { class: "changed" }, ...changed)] : []),
+      ...(data.by === "numbers" ? [node("h3", {}, "On both pages")] : []),
+      ...(parts.length ? parts : [showSides(data, a, b)]),
       reason ? null : node("p", {}, "This edge was not explained: write the page with more reasons (--reasons)."),
-      ...parts,
-      changed.length ? node("h3", {}, "Numbers that differ") : null,
-      changed.length ? node("ul", { class: "changed" }, ...changed) : null,
     ];
+  }
+
+  function showItems(numbers) {
+    const rows = numbers.slice(0, MAX_LISTED).map((n) => link(describeItem(data, n), { kind: "node", number: n }));
+    const title = numbers.length ? `${numbers.length} items` : "No item has this in its name";
+    const more = numbers.length - rows.length;
+    return [back(), node("h2", {}, title), node("ol", {}, ...rows), more > 0 ? node("p", {}, `… and ${more} more`) : null];
   }
 
   return {
     /** @param {import("./graph.js").Selection} selection */
     show(selection) {
       const show = { part: showPart, node: showNode, edge: showEdge };
-      const content = selection.kind === "none" ? listParts() : show[selection.kind](selection.number);
+      const content =
+        selection.kind === "none"
+          ? listParts()
+          : selection.kind === "items"
+            ? showItems(selection.numbers)
+            : show[selection.kind](selection.number);
       root.replaceChildren(...content.filter((each) => each != null));
       root.scrollTop = 0;
     },
@@ -129,12 +126,52 @@ function showItem(item, box = null) {
   return node("div", { class: "picture" }, image, node("svg:svg", { "aria-hidden": "true" }, frame));
 }
 
-function showReasonPart(part) {
+/** Both sides of a part of an edge: crops if there are any, else the items, with a box around it. */
+function showSides(data, a, b, part = null) {
+  const sides = [
+    [a, part?.cropA, part?.boxA, part?.textA],
+    [b, part?.cropB, part?.boxB, part?.textB],
+  ].map(([at, crop, box, text]) =>
+    node(
+      "figure",
+      {},
+      node("figcaption", {}, describeItem(data, at), text && !part.rows ? node("span", {}, text) : null),
+      crop ? node("img", { src: crop, alt: `${data.nodes[at].name}: what is shared` }) : showItem(data.nodes[at], box),
+    ),
+  );
+  return node("div", { class: part?.rows ? "pair tall" : "pair" }, ...sides);
+}
+
+/** The n-th part of an edge: its sides, and what it says. */
+function showPartOfReason(data, a, b, part, n) {
   const share = part.share == null ? "" : `${(100 * part.share).toPrecision(2)} % of the score: `;
-  if (!part.numbers) return node("p", { class: "match" }, `${share}${part.textA} ↔ ${part.textB}`);
-  const rest = part.numbers.length - MAX_NUMBERS;
-  const numbers = part.numbers.slice(0, MAX_NUMBERS).map((number) => node("span", {}, number));
-  return node("p", { class: "numbers" }, ...numbers, rest > 0 ? ` and ${rest} more` : "");
+  const words = part.rows ? showBlock(part.rows) : node("p", { class: "match" }, `${share}${part.textA} ↔ ${part.textB}`);
+  return n === 0 || part.cropA ? [showSides(data, a, b, part), words] : [words];
+}
+
+/** The numbers of a block as they stand on the first page; where they differ, both. */
+function showBlock(rows) {
+  const cell = (one) =>
+    Array.isArray(one)
+      ? node("td", { class: "differs" }, ...markDigits(one[0], one[1]), node("br"), ...markDigits(one[1], one[0]))
+      : node("td", {}, one);
+  const lines = rows.slice(0, MAX_ROWS).map((row) => node("tr", {}, ...row.slice(0, MAX_COLUMNS).map(cell)));
+  const isCut = rows.length > MAX_ROWS || rows[0].length > MAX_COLUMNS;
+  return node("div", { class: "numbers" }, node("table", {}, ...lines), isCut ? node("p", {}, "… and more") : null);
+}
+
+/** A number that differs, as it stands on both pages. */
+function showChange(data, a, b, { a: one, b: two, digits, cropA, cropB }) {
+  const side = (at, crop, text, other) =>
+    node(
+      "figure",
+      {},
+      crop ? node("img", { src: crop, alt: "" }) : null,
+      node("b", {}, ...markDigits(text, other)),
+      node("span", {}, describeItem(data, at)),
+    );
+  const note = digits === 1 ? null : node("span", {}, "several digits differ: perhaps misread");
+  return node("li", {}, node("div", { class: "pair" }, side(a, cropA, one, two), side(b, cropB, two, one)), note);
 }
 
 /** A number with the digits that differ from the other's. */
