@@ -305,7 +305,7 @@ def prepare(
         item: The input, see `read_item`.
         regions, composite, project, mode, layers: As for `decompose`.
     """
-    _check_options(mode, project)
+    _check_options(mode, project, layers)
     memory.check_forward_fits(encoder.forward_fn(item.model_input), item.x)
     with torch.no_grad(), defer_checks():
         tape, chosen, typical = _record_with_typical(encoder, item, composite, layers)
@@ -327,9 +327,11 @@ def prepare(
         )
 
 
-def _check_options(mode: Mode, project: int | None) -> None:
+def _check_options(mode: Mode, project: int | None, layers: Sequence[int] | None) -> None:
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: use one of {', '.join(MODES)}")
+    if layers and mode == "pull":
+        raise InputError("mode='pull' has no parts of inner layers: leave out mode= or layers=")
     if project is not None and (not isinstance(project, Integral) or isinstance(project, bool)):
         raise InputError(
             f"project must be a number of dimensions, or None for an exact result, got {project!r}"

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_iter
 import bilrp
 from bilrp import composites
 from bilrp.engine import memory, tapped_parts
-from bilrp.engine.maps.base import Map, Shapes
+from bilrp.engine.maps.base import Cost, Map, Shapes
 from bilrp.engine.program import Key, Link
 from bilrp.errors import InputError
 from bilrp.trace import devices
@@ -200,8 +200,8 @@ class Beside(Map):
     def pull(self, cotangent):
         raise NotImplementedError
 
-    def workspace(self, shapes: Shapes, *, back: bool = False) -> int:
-        return self.least + 3 * back
+    def cost(self, shapes: Shapes, *, back: bool = False) -> Cost:
+        return Cost(workspace=self.least + 3 * back)
 
 
 def _random_links(draw: random.Random) -> tuple[list[Link], frozenset[Key]]:
