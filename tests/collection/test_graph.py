@@ -19,6 +19,7 @@ from bilrp.collection import integrity, page_numbers, tables
 from bilrp.collection.core import Collection
 from bilrp.collection.graph import Graph, find_nearest_pairs, find_shared_blocks
 from bilrp.collection.graph_payload import arrange_block, build_payload
+from bilrp.collection.spread import read_times
 from bilrp.errors import InputError
 from bilrp.findings.number_copies import PageNumbers
 from bilrp.inputs import Image, Item
@@ -90,8 +91,30 @@ def test_options_are_checked(scenes: Collection) -> None:
         scenes.graph(by="numbers")
     with pytest.raises(InputError, match="no column 'year'"):
         scenes.graph(2).sources("year")
+    with pytest.raises(InputError, match="no column 'town'"):
+        scenes.graph(2).save("x.html", place="town")
     with pytest.raises(InputError, match="joined"):
         scenes.graph(2, threshold=1e9).save("x.html")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["1551", "1602", "900"], {0: 1551.0, 1: 1602.0, 2: 900.0}),
+        (["1551-03-02", "", "1551-03-01T00:00:00Z"], {0: "1551-03-02", 2: "1551-03-01T00:00:00Z"}),
+        (["1551", "c. 1602", "900"], "when of 1 is 'c. 1602': give a number"),
+    ],
+)
+def test_times_are_numbers_or_dates(given: list[str], expected: dict | str, tmp_path: Path) -> None:
+    texts = [{"text": f"{n}", "name": f"{n}", "when": when} for n, when in enumerate(given)]
+    encoder = Encoder(torch.nn.Flatten(), read=lambda text: Item(torch.full((1, 2), float(text))), name="x")
+    graph = collection.build(texts, encoder, tmp_path / "x.lance").graph(1)
+    if isinstance(expected, str):
+        with pytest.raises(InputError, match=expected):
+            read_times(graph, "when")
+    else:
+        names = graph.collection.names
+        assert {int(names[n]): time for n, time in read_times(graph, "when").items()} == expected
 
 
 # ------------------------------------------------------------ tables

@@ -13,7 +13,10 @@ from bilrp.cli.options import CollectionEncoder, CollectionWeights, complete_fro
 from bilrp.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bilrp.collection.graph import Graph
+    from bilrp.collection.spread import Spread
 
 BASES = ("embedding", "numbers")
 SUFFIXES = (".html", ".json", ".graphml", ".gexf")
@@ -73,8 +76,11 @@ def graph(
         raise InputError(f"--by {by}: give one of {', '.join(BASES)}")
 
     from bilrp.collection import open
+    from bilrp.collection.spread import check_column
 
     opened, is_shown = open(collection, encoder, weights=weights), sys.stderr.isatty()
+    for column in filter(None, (time, place)):
+        check_column(opened, column)  # before minutes of work
     network = opened.graph(
         neighbours,
         threshold=threshold,
@@ -123,17 +129,7 @@ def describe_graph(network: Graph, *, time: str | None = None, place: str | None
     names, lines = network.collection.names, []
     if time is not None:
         for spread in network.spread(time, place=place)[:MAX_SHOWN_PARTS]:
-            first = spread.earliest
-            where = f", {first.place}" if first.place else ""
-            lines.append(f"  {len(spread.carriers)} items share {spread.part.text}")
-            lines.append(f"    first: {first.name} ({first.time:g}{where})" if isinstance(first.time, float)
-                         else f"    first: {first.name} ({first.time}{where})")  # fmt: skip
-            for carrier in spread.carriers[1:MAX_SHOWN_PARTS]:
-                changed = ", ".join(f"{a} → {b}" for a, b in carrier.changed)
-                source = "" if carrier.source is None else f" from {names[carrier.source]}"
-                lines.append(
-                    f"    then: {carrier.name}{source}" + (f"; changed: {changed}" if changed else "")
-                )
+            lines += _describe_spread(spread, names)
     elif network.by == "numbers":
         for part in network.shared_parts()[:MAX_SHOWN_PARTS]:
             variants = f"; {len(part.variants)} differ" if part.variants else ""
@@ -144,3 +140,20 @@ def describe_graph(network: Graph, *, time: str | None = None, place: str | None
             lines.append(f"  {score:.3f} {names[i]} ↔ {names[j]}" + (f": {reason.text}" if reason else ""))
     head = f"{network.network.number_of_nodes()} items, {network.network.number_of_edges()} edges by {network.by}"
     return "\n".join([f"{head}:" if lines else f"{head}.", *lines])
+
+
+def _describe_spread(spread: Spread, names: Sequence[str]) -> list[str]:
+    """Return who had a part first, who later and from whom, and what was changed."""
+    from bilrp.collection.spread import format_time
+
+    lines = [f"  {len(spread.carriers)} items share {spread.part.text}"]
+    for number, carrier in enumerate(spread.carriers[:MAX_SHOWN_PARTS]):
+        about = ", ".join(filter(None, (format_time(carrier.time), carrier.place)))
+        source = "" if carrier.source is None else f" from {names[carrier.source]}"
+        changed = ", ".join(f"{a} → {b}" for a, b in carrier.changed)
+        lines.append(
+            f"    {'then' if number else 'first'}: {carrier.name} ({about}){source}"
+            + (f"; changed: {changed}" if changed else "")
+        )
+    more = len(spread.carriers) - MAX_SHOWN_PARTS
+    return [*lines, f"    … and {more} more"] if more > 0 else lines

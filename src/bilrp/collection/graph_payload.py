@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bilrp.collection.graph_layout import lay_out
+from bilrp.collection.spread import check_column, format_time
 from bilrp.errors import InputError, to_printable
 from bilrp.inputs import Image, Text
 
@@ -53,6 +54,8 @@ def build_payload(graph: Graph, *, time: str | None = None, place: str | None = 
         time: Column of the metadata that orders items.
         place: Column of the metadata that names where they are from.
     """
+    for column in filter(None, (time, place)):
+        check_column(graph.collection, column)
     joined = sorted(n for n in graph.network if graph.network.degree[n])
     if not joined:
         raise InputError(
@@ -89,7 +92,7 @@ def _list_nodes(graph: Graph, joined: list[int], time: str | None, place: str | 
             "name": to_printable(str(data["name"])),
             "x": round(float(x), 2),
             "y": round(float(y), 2),
-            "time": "" if time is None or data.get(time) is None else to_printable(str(data[time])),
+            "time": "" if time is None else to_printable(format_time(data.get(time))),
             "place": "" if place is None or data.get(place) is None else to_printable(str(data[place])),
             "group": to_printable(str(data["group"])),
         }

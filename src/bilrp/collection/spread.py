@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,14 @@ from bilrp.errors import InputError, import_optional
 if TYPE_CHECKING:
     import networkx
 
+    from bilrp.collection.core import Collection
     from bilrp.collection.edge_reasons import SharedPart
     from bilrp.collection.graph import Graph
 
 Time = float | str
 MIN_EVIDENCE_NUMBERS = 4  # equal numbers that no better source explains
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+DATE = re.compile(r"\d{4}(-\d\d(-\d\d.*)?)?$")
 
 
 @dataclass(frozen=True)
@@ -62,22 +66,49 @@ class Spread:
         }
 
 
+def check_column(collection: Collection, column: str) -> None:
+    """Raise `InputError` if the items have no such metadata.
+
+    Args:
+        collection: The collection.
+        column: Column of the metadata.
+    """
+    columns = collection.columns
+    if column not in columns:
+        names = ", ".join(columns) or "none: index a table with a column file and others"
+        raise InputError(f"there is no column {column!r} in the metadata; its columns are {names}")
+
+
 def read_times(graph: Graph, column: str) -> dict[int, Any]:
-    """Return the time of each item that has one: a number, or text that sorts, such as 1551-03-02.
+    """Return the time of each item that has one: a number, or a date that sorts as text, such as 1551-03-02.
 
     Args:
         graph: The graph.
         column: Column of the metadata.
     """
-    columns = graph.collection.columns
-    if column not in columns:
-        names = ", ".join(columns) or "none: index a table with a column file and others"
-        raise InputError(f"there is no column {column!r} in the metadata; its columns are {names}")
-    values = {n: data[column] for n, data in graph.network.nodes(data=True) if data.get(column) is not None}
-    try:
-        return {n: float(value) for n, value in values.items()}
-    except ValueError:
-        return {n: str(value) for n, value in values.items()}
+    check_column(graph.collection, column)
+    data = graph.network.nodes(data=True)
+    texts = {n: text for n, each in data if (text := format_time(each.get(column)))}
+    numbers = {n: float(text) for n, text in texts.items() if NUMBER.fullmatch(text)}
+    wrong = next((n for n in texts.keys() - numbers.keys() if not DATE.match(texts[n])), None)
+    if wrong is not None:
+        name = graph.network.nodes[wrong]["name"]
+        raise InputError(
+            f"{column} of {name} is {texts[wrong]!r}: give a number such as 1551 or a date such as 1551-03-02, or leave it "
+            "empty where it is not known"
+        )
+    return dict(numbers) if len(numbers) == len(texts) else dict(texts)
+
+
+def format_time(value: Any) -> str:
+    """Return a time as text, a whole number without decimals; empty for None.
+
+    >>> format_time(1551.0), format_time("1551-03-02"), format_time(None)
+    ('1551', '1551-03-02', '')
+    """
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else "" if value != value else str(value)
+    return "" if value is None else str(value).strip()
 
 
 def trace_parts(
@@ -92,8 +123,8 @@ def trace_parts(
         place: Column of the metadata that names where they are from.
     """
     times = read_times(graph, time)
-    if place is not None and place not in graph.collection.columns:
-        raise InputError(f"there is no column {place!r} in the metadata")
+    if place is not None:
+        check_column(graph.collection, place)
     spreads = []
     for part in parts:
         items = sorted((item for item in part.items if item in times), key=lambda item: (times[item], item))
