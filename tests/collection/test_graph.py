@@ -106,7 +106,7 @@ def test_options_are_checked(scenes: Collection) -> None:
     ],
 )
 def test_times_are_numbers_or_dates(given: list[str], expected: dict | str, tmp_path: Path) -> None:
-    texts = [{"text": f"{n}", "name": f"{n}", "when": when} for n, when in enumerate(given)]
+    texts = [{"text": f"{n + 1}", "name": f"{n}", "when": when} for n, when in enumerate(given)]
     encoder = Encoder(torch.nn.Flatten(), read=lambda text: Item(torch.full((1, 2), float(text))), name="x")
     graph = collection.build(texts, encoder, tmp_path / "x.lance").graph(1)
     if isinstance(expected, str):
