@@ -51,7 +51,7 @@ class Composite:
         reference: A reference input x₀; the composite's rules then decompose φ(x) − φ(x₀).
         bind: Function tape → composite, for a composite whose choice depends on the whole tape.
         locate_remainder: Attribute what is left at the last feature map to regions by position (`engine.remainder`).
-        is_centered: Decompose φ(x) − μ, see `centered`.
+        is_centered: Decompose φ(x) − μ‖φ(x)‖, see `centered`.
     """
 
     name: str
@@ -350,7 +350,7 @@ def locates_remainder(composite: CompositeFunction) -> bool:
 
 
 def is_centered(composite: CompositeFunction) -> bool:
-    """Return whether the composite decomposes φ(x) − μ, see `centered`."""
+    """Return whether the composite decomposes φ(x) − μ‖φ(x)‖, see `centered`."""
     return bool(getattr(composite, "is_centered", False))
 
 
