@@ -45,8 +45,8 @@ class Decomposition:
         storage_error: ‖stored parts − computed parts‖ / ‖computed parts‖.
         name: to show, e.g. a file's name.
         shape: of the embedding before it was flattened.
-        reference: What is subtracted from the embedding before it is decomposed: φ(x₀) of a reference input (`composites.secant`)
-            or μ‖φ(x)‖ (`composites.centered`); None otherwise.
+        reference: what is subtracted from the embedding before it is decomposed, if anything: φ(x₀) of a reference input
+            (`composites.secant`) or μ‖φ(x)‖ (`composites.centered`).
         reliability: the weight of each region, in [0, 1], after `weight`.
         unweighted_embedding: φ(x) before `weight`.
     """
