@@ -52,7 +52,7 @@ def compile_library(sources: list[Path], target: Path, tag: str) -> bool:
     """Compile the sources into a shared library, atomically; return whether a compiler did.
 
     Args:
-        sources: The C files, in the order of their names.
+        sources: The C files, in the order of their names, in the folder of the target.
         target: The library.
         tag: Platform tag of the wheel it is for.
     """
@@ -68,10 +68,12 @@ def compile_library(sources: list[Path], target: Path, tag: str) -> bool:
         flags.append("-fPIC")
     if tag.endswith(("x86_64", "amd64")):
         flags += ["-mavx2", "-mfma"]  # required by torch's own kernels; without them the twin in torch runs
-    command = [*shlex.split(os.environ.get("CC", "cc")), *flags, *map(str, sources), "-o", str(partial)]
+    # Names without their folder: a Mach-O library has its output path in it, and builds in two folders would differ.
+    names = [source.name for source in sources]
+    command = [*shlex.split(os.environ.get("CC", "cc")), *flags, *names, "-o", partial.name]
     target.unlink(missing_ok=True)
     try:
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, cwd=target.parent, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         partial.unlink(missing_ok=True)
         return False

@@ -88,15 +88,16 @@ def expand_source(app: Any, name: str, source: list[str]) -> None:
     """Insert the outputs of blocks, the reference of names and the help of commands into the source of a page."""
     up = "../" * name.count("/")
     text = _insert_outputs(_replace_outside_links(source[0], name, up), app.outputs.get(name), up)
-    text = text.replace(_OTHERS, _other_modules(text))
+    text = text.replace(_OTHERS, _other_modules())
     text = _NAMES.sub(
         lambda match: f"```{{eval-rst}}\n{public.directives(match[1], match[2].split())}\n```", text
     )
     source[0] = text.replace(_HELP, _help()) if _HELP in text else text
 
 
-def _other_modules(text: str) -> str:
-    """Return a heading and the names of each exported module that the reference does not have yet."""
+def _other_modules() -> str:
+    """Return a heading and the names of each exported module that no page of the reference has."""
+    text = "".join(page.read_text() for page in (HERE / "reference").glob("*.md"))
     missing = [module for module in public.list_exports() if f"<!-- names: {module}" not in text]
     return "\n\n".join(f"## {module}\n\n<!-- names: {module} -->" for module in missing)
 

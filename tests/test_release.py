@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 import zipfile
@@ -60,6 +61,26 @@ def build_wheel(folder: Path, **environment: str) -> Path:
     )  # fmt: skip
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def test_a_library_does_not_depend_on_the_folder_it_is_built_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Mach-O library has its output path in it, and absolute names of sources are in debugging information."""
+    pytest.importorskip("hatchling")
+    compile_library = runpy.run_path(str(ROOT / "hatch_build.py"))["compile_library"]
+    calls: list[list[str]] = []
+
+    def run(command: list[str], *, cwd: Path, **options: object) -> None:
+        calls.append(command)
+        (cwd / "native.partial").touch()
+
+    monkeypatch.setattr(subprocess, "run", run)
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (source := tmp_path / name / "rows.c").write_text("int one = 1;")
+        assert compile_library([source], tmp_path / name / "native.compiled", "macosx_11_0_arm64")
+    assert calls[0] == calls[1] and str(tmp_path) not in " ".join(calls[0])
 
 
 @pytest.mark.slow
