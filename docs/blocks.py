@@ -1,8 +1,8 @@
 """Run the Python blocks of a page in order, in one namespace, and collect what each of them shows.
 
 As in a notebook, the value of the last expression of a block is shown: an explanation as its page, a figure as an image,
-anything else by its repr. A block below `<!-- not run: reason -->` is not run, and neither is one below
-`<!-- needs: package -->` if the package is not installed.
+anything else by its repr. The folder has the files of `bilrp samples`. A block below `<!-- not run: reason -->` is not run,
+and neither is one below `<!-- needs: package -->` if the package is not installed.
 
     python docs/blocks.py docs/how.md out        write the outputs as files to out/ and list them in out/outputs.json
 """
@@ -16,6 +16,7 @@ import io
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 from importlib.util import find_spec
@@ -63,6 +64,9 @@ def run(text: str, name: str, out: Path) -> list[list[dict[str, str]]]:
     outputs: list[list[dict[str, str]]] = []
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as empty:
+        shutil.copytree(
+            ROOT / "src" / "bilrp" / "samples", Path(empty) / "samples"
+        )  # as `bilrp samples` does
         os.chdir(empty)
         try:
             for number, block in enumerate(blocks(text), 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -18,6 +19,21 @@ def test_every_command_of_the_readme_is_on_the_page() -> None:
         line[4:-1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("## `")
     ]
     assert headings == commands and len(commands) >= 9, "run python docs/make_commands.py DATA"
+
+
+@pytest.mark.slow
+def test_the_first_command_prints_what_the_readme_says(tmp_path: Path) -> None:
+    from bilrp.encoders import downloads, packages
+
+    if not downloads.is_cached(packages.EFFICIENTNET):
+        pytest.skip("needs EfficientNet-Lite0, which is downloaded at first use")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands, printed = re.findall(r"```(?:sh|text)\n(.*?)```", text, re.DOTALL)[:2]
+    install, *lines = [line.split("  #")[0].strip() for line in commands.splitlines()]
+    assert install == "pip install bilrp" and len(lines) == 2
+    output = [TOOLS["run_command"](line, tmp_path) for line in lines][-1]
+    for piece in printed.split("…\n"):
+        assert piece.rstrip() in output, "correct README.md"
 
 
 @pytest.mark.slow

@@ -112,3 +112,18 @@ def test_help_groups_commands_by_what_people_want_to_do() -> None:
     ]
     places = [output.find(f" {word} ", output.find("─ Explain ─")) for word in order]
     assert -1 not in places and places == sorted(places), output
+
+
+def test_samples_are_written_and_never_over_another_file(tmp_path: Path) -> None:
+    output, loaded = look("samples", str(tmp_path / "samples"))
+    names = ["cat.jpg", "coffee-1.jpg", "coffee-2.jpg", "table-1.png", "table-2.png"]
+    assert [Path(line).name for line in output.splitlines()[: len(names)]] == names and loaded == ""
+    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == names
+    look("samples", str(tmp_path / "samples"))  # the same files: nothing to do
+    (tmp_path / "samples" / "cat.jpg").write_bytes(b"my cat")
+    command = [sys.executable, "-m", "bilrp", "samples", str(tmp_path / "samples")]
+    refused = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2 and "is another file" in refused.stderr
+    assert (tmp_path / "samples" / "cat.jpg").read_bytes() == b"my cat"

@@ -23,7 +23,7 @@ PLUGIN_PANEL = "Studies"  # the heading of commands that other packages add
 
 # The headings of `bilrp --help`, in this order, with their commands.
 PANELS = {
-    "Explain": ("explain", "highlight", "contrast", "sets", "show"),
+    "Explain": ("explain", "highlight", "contrast", "sets", "show", "samples"),
     "Collections": ("index", "search", "graph", "audit", "repair", "serve", "check"),
     PLUGIN_PANEL: (),
     "Look under the hood": ("ops",),
