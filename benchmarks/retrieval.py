@@ -2,6 +2,7 @@
 
     python benchmarks/retrieval.py                       MiniLM
     python benchmarks/retrieval.py sentence:gte-small    a folder
+    python benchmarks/retrieval.py --max-tokens 128      only passages of prose, about 100 tokens each
     python benchmarks/retrieval.py --equality            200 pairs against the parts of `bilrp.decompose`
     python benchmarks/retrieval.py --synthetic 100000    a collection of so many passages: build, filter, search, highlight
 
@@ -64,7 +65,7 @@ def encode(encoder: bilrp.Encoder, passages: Sequence[str]) -> np.ndarray:
         encoder: A sentence encoder.
         passages: The texts.
     """
-    items = [read_item(encoder, passage) for passage in passages]
+    items = [read_item(encoder, passage, quiet=True) for passage in passages]
     order = sorted(range(len(items)), key=lambda n: items[n].x.shape[1])
     rows = dict[int, torch.Tensor]()
     for start in range(0, len(order), BATCH_SIZE):
@@ -74,7 +75,7 @@ def encode(encoder: bilrp.Encoder, passages: Sequence[str]) -> np.ndarray:
         for row, n in enumerate(numbers):
             x[0, row, : lengths[row]] = items[n].x[0]
         with torch.no_grad():
-            embeddings = encoder.module.make_batch_module(lengths)(x)  # type: ignore[attr-defined]
+            embeddings = encoder.module.make_batch_module([items[n] for n in numbers])(x)  # type: ignore[attr-defined]
         rows |= dict(zip(numbers, torch.nn.functional.normalize(embeddings), strict=True))
     return torch.stack([rows[n] for n in range(len(items))]).numpy()
 
@@ -100,9 +101,9 @@ def report_costs(encoder: bilrp.Encoder, passages: Sequence[str]) -> None:
     print(f"plain search: {1000 * plain:.1f} ms")
     ranked = np.argsort(-(vectors @ query)).tolist()
     for count in (1, 10, 100):
-        hits = [passages[n] for n in ranked[:count]]
-        once = min(measure(partial(encode, encoder, hits)) for _ in range(3))
-        full = min(measure(partial(highlight, encoder, QUESTIONS[0], hits)) for _ in range(3))
+        hits: list[str] = [passages[n] for n in ranked[:count]]
+        once = min(measure(partial(encode, encoder, hits)) for _ in range(2))
+        full = min(measure(partial(highlight, encoder, QUESTIONS[0], hits)) for _ in range(2))
         print(f"{count} highlighted: {full:.2f} s, {full / once:.2f} × encoding them once ({once:.2f} s)")
 
 
@@ -172,13 +173,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("encoder", nargs="?", default="minilm")
-    parser.add_argument("--passages", type=int, default=1200)
+    parser.add_argument("--passages", type=int, default=1000)
+    parser.add_argument("--max-tokens", type=int, help="leave out longer passages, of links and tables")
     parser.add_argument("--equality", action="store_true")
     parser.add_argument("--synthetic", type=int, metavar="COUNT")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    encoder, passages = bilrp.encoders.load(options.encoder), read_passages()[: options.passages]
+    encoder, passages = bilrp.encoders.load(options.encoder), read_passages()
     assert isinstance(encoder, bilrp.Encoder)
+    counts = {
+        text: read_item(encoder, text, quiet=True).x.shape[1] for text in passages[: 4 * options.passages]
+    }
+    passages = [text for text, count in counts.items() if count <= (options.max_tokens or count)]
+    passages = passages[: options.passages]
+    print(
+        f"{len(passages)} passages, {sum(counts[text] for text in passages) / len(passages):.0f} tokens each"
+    )
     if options.equality:
         report_equality(encoder, passages)
     elif options.synthetic:

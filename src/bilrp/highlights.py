@@ -371,8 +371,8 @@ class _PassageRun:
             labels[row, : lengths[row]] = torch.where(own < 0, own, own + start)
             start += regions.count
         # Without typical inputs the rules are not centered: `_center` does that for each passage alone.
-        module = encoder.module.make_batch_module(lengths)  # type: ignore[attr-defined]
-        batch = replace(encoder, module=module, typical_inputs=(), mean_embedding=None)
+        module = encoder.module.make_batch_module(items)  # type: ignore[attr-defined]
+        batch = replace(encoder, module=module, input_layer=None, typical_inputs=(), mean_embedding=None)
         whole = Regions(labels.to(x.device), start, self.sides[0][0].kind)
         self.ready = prepare(batch, Item(x), regions=whole)
         self.embeddings = list(self.ready.embeddings[None].split(1))
@@ -446,9 +446,9 @@ def _group_passages(
 def _can_batch(encoder: Encoder, items: Sequence[Item], composite: CompositeLike | None) -> bool:
     """Return whether the encoder's module takes these as a padded batch, under its default rules."""
     make = getattr(encoder.module, "make_batch_module", None)
-    is_default = composite is None and encoder.composite is None and encoder.input_layer is None
+    is_default = composite is None and encoder.composite is None
     are_texts = all(item.segment is not None and item.x.dim() == 3 for item in items)
-    return is_default and are_texts and make is not None and make([i.x.shape[1] for i in items]) is not None
+    return is_default and are_texts and make is not None and make(items) is not None
 
 
 def _default_spec(item: Item) -> RegionSpec | None:

@@ -312,6 +312,66 @@ def test_functions_of_texts_and_of_token_ids(gte_folder: Path) -> None:
     assert bilrp.explain((Head(), backend), QUERY, PASSAGE).score == pytest.approx(expected.score, abs=1e-5)
 
 
+class MaskedMean(nn.Module):
+    """Token ids and their mask → the mean hidden state of each text."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.inner = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden = self.inner(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        mask = attention_mask[..., None]
+        return (hidden * mask).sum(1) / mask.sum(1)
+
+
+class PaddedMean(MaskedMean):
+    """A mean over the padding too, so that a text has another embedding beside a longer one."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state.mean(1)
+
+
+LIVE_KINDS: dict[str, Callable[[nn.Module, Any], Any]] = {
+    "pair": lambda model, tokenizer: (model, tokenizer),
+    "sentence transformer": SentenceTransformerLike,
+    "masked function": lambda model, tokenizer: (MaskedMean(model), tokenizer),
+    "function that pads wrongly": lambda model, tokenizer: (PaddedMean(model), tokenizer),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, "pair") for name in ("bert", "roberta", "mpnet", "qwen3")]
+    + [("bert", kind) for kind in list(LIVE_KINDS)[1:]],
+)
+def test_passages_of_live_models_share_runs(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run for the query and one for all passages; a model that pads wrongly runs each alone."""
+    architecture = next(each for each in ARCHITECTURES if each.name == name)
+    model, tokenizer = load(architecture.save(tmp_path))
+    live = adapt(LIVE_KINDS[kind](model.double(), tokenizer))
+    assert isinstance(live, bilrp.Encoder)
+    passages = [PASSAGE, "It rains.", "Two dogs run through the snow; one jumps.", "The kittens rested!"]
+    bilrp.highlight(live, QUERY, passages[:2])  # the comparison at first use, and the mean embedding
+    runs: list[torch.Size] = []
+    record = bilrp.Encoder.record
+
+    def count(self: bilrp.Encoder, x: Tensor, model_input: Tensor | None = None) -> Any:
+        runs.append(x.shape)
+        return record(self, x, model_input)
+
+    monkeypatch.setattr(bilrp.Encoder, "record", count)
+    hits = bilrp.highlight(live, QUERY, passages)
+    assert len(runs) == (5 if kind == "function that pads wrongly" else 2)
+    asked = bilrp.decompose(live, QUERY).embedding
+    for passage, hit in zip(passages, hits, strict=True):
+        alone = bilrp.decompose(live, passage, regions=bilrp.regions.words(punctuation="join"))
+        expected = alone.parts @ asked / (alone.embedding.norm() * asked.norm())
+        assert torch.allclose(hit.values, expected, rtol=0, atol=1e-9)
+
+
 def test_functions_that_cannot_be_followed_are_refused(gte_folder: Path) -> None:
     model, tokenizer = load(gte_folder)
     hidden_model = {"model": model}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -19,6 +19,7 @@ from bilrp.encoders.text.reader import TextReader, find_embedding_offset
 from bilrp.encoders.text.segmentation import TextRegionSpec
 from bilrp.encoders.text.st_folder import ModelFolder
 from bilrp.errors import InputError
+from bilrp.inputs import Item
 from bilrp.regions import tokens
 
 FEATURES = ("word", "sum")
@@ -55,36 +56,44 @@ class SentenceModel(nn.Module):
         """Return the last hidden state, one vector per token."""
         return self.transformer(inputs_embeds=x).last_hidden_state
 
-    def make_batch_module(self, lengths: list[int]) -> nn.Module | None:
-        """Return (1, texts, tokens, width) → (texts, h) for texts of these lengths, padded at the end; None if it cannot.
+    def make_batch_module(self, items: Sequence[Item]) -> nn.Module | None:
+        """Return (1, texts, tokens, width) → (texts, h) for texts that are padded at the end; None if it cannot.
 
         Row i of the result is the embedding of text i alone: padding is masked, and has no weight in the pooling.
+
+        Args:
+            items: The texts, as the reader returns them.
         """
         pooling = self.heads[0] if len(self.heads) else None
-        weights = pooling.token_weights(lengths) if isinstance(pooling, Pooling) else None
-        return None if weights is None else _PaddedBatch(self, lengths, weights)
+        if not isinstance(pooling, Pooling) or not pooling.is_linear:
+            return None
+        return _PaddedBatch(self, pooling, [item.x.shape[1] for item in items])
 
 
 class _PaddedBatch(nn.Module):
-    """Padded texts → their embeddings; `weights` [texts, tokens] are those of the pooling."""
+    """Padded texts → their embeddings.
+
+    The weights of the pooling are computed in the run, so that they are constants of it and no weights of the model: the
+    hash of the weights is that of the model alone, which is known.
+    """
 
     mask: Tensor
-    weights: Tensor
 
-    def __init__(self, model: SentenceModel, lengths: list[int], weights: Tensor):
+    def __init__(self, model: SentenceModel, pooling: Pooling, lengths: list[int]):
         super().__init__()
-        self.model = model
+        self.model, self.pooling, self.lengths = model, pooling, lengths
         like = next(model.parameters())
+        self.device, self.dtype = like.device, like.dtype
         mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
         self.register_buffer("mask", mask.long().to(like.device), persistent=False)
-        self.register_buffer("weights", weights[..., None].to(like), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         x, offset = x[0], self.model.embedding_offset
         if offset is not None:
             x = x - offset[:, : x.shape[1]]
         hidden = self.model.transformer(inputs_embeds=x, attention_mask=self.mask).last_hidden_state
-        hidden = (hidden * self.weights).sum(1)
+        weights = self.pooling.token_weights(self.lengths).to(self.device, self.dtype)
+        hidden = (hidden * weights[..., None]).sum(1)
         for head in list(self.model.heads)[1:]:
             hidden = head(hidden)
         return hidden

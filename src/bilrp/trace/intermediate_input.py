@@ -71,7 +71,7 @@ def _check_embedding(resumed: Any, embedding: Any, input_layer: str) -> None:
 
 
 def run_from_module(
-    module: Callable[[Any], Tensor], input_layer: str, model_input: Any
+    module: Callable[..., Tensor], input_layer: str, model_input: Any, **options: Any
 ) -> Callable[[Tensor], Tensor]:
     """Return the function x ↦ embedding that runs the module with x as the output of `input_layer`.
 
@@ -79,17 +79,20 @@ def run_from_module(
         module: the whole model.
         input_layer: name of a submodule with weights.
         model_input: input of the whole model, e.g. token ids.
+        options: Keyword arguments of the module.
 
     >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 2))
     >>> run_from_module(net, "0", torch.tensor([[3, 5]]))(torch.zeros(1, 2, 4)).shape
     torch.Size([1, 2])
     """
-    return partial(_run_from, module, input_layer, model_input)
+    return partial(_run_from, module, input_layer, model_input, **options)
 
 
-def _run_from(module: Callable[[Any], Tensor], input_layer: str, model_input: Any, x: Tensor) -> Tensor:
+def _run_from(
+    module: Callable[..., Tensor], input_layer: str, model_input: Any, x: Tensor, **options: Any
+) -> Tensor:
     with _OutputSubstitution(_find_weight(module, input_layer), x) as substitution:
-        result = module(model_input)
+        result = module(model_input, **options)
     shape = _check_called(substitution.output, input_layer).shape
     if shape != x.shape:
         raise InputError(

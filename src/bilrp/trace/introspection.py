@@ -83,8 +83,18 @@ def _referenced_values(encoder: object) -> list[Any]:
 
 
 def list_submodules(module: nn.Module) -> NamedModules:
-    """Return the module and all modules inside it, with their names."""
-    return list(module.named_modules())
+    """Return the module and all modules inside it, with their names, as the recursive `module.named_modules()` does."""
+    listed: NamedModules = []
+    seen = set[int]()
+    waiting = [("", module)]
+    while waiting:
+        prefix, part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            listed.append((prefix, part))
+            children = [(name, child) for name, child in part._modules.items() if child is not None]
+            waiting += [(f"{prefix}.{name}" if prefix else name, child) for name, child in reversed(children)]
+    return listed
 
 
 def list_named_weights(modules: Iterable[NamedModules]) -> list[tuple[str, Tensor]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bilrp.encoder import MODEL_RUN_LOCK, Encoder
-from bilrp.encoders.live.first_use import FirstUseCheck, to_tensor
+from bilrp.encoders.live.first_use import TOLERANCE, FirstUseCheck, to_tensor
 from bilrp.encoders.live.token_embedding import find_token_embedding
 from bilrp.encoders.live.token_reader import (
     BackendTokenizer,
@@ -29,8 +29,10 @@ from bilrp.encoders.text.heads import Normalize, Pooling
 from bilrp.encoders.text.reader import TOKENIZER_LOCK
 from bilrp.encoders.text.segmentation import TextRegionSpec
 from bilrp.errors import InputError
+from bilrp.inputs import Item
 from bilrp.regions import tokens
 from bilrp.trace.fingerprint import hash_code, hash_weights
+from bilrp.trace.intermediate_input import run_from_module
 from bilrp.trace.introspection import find_modules
 
 PROBE_TEXT = "The cat sat on a mat, 1 2 3."  # to find the token embedding
@@ -43,15 +45,96 @@ ST_SIMILARITIES = {
 POOLER = "pooler"  # the model's own pooler output, in place of a pooling over tokens
 
 
-class _SentenceTransformerModel(nn.Module):
-    """Token ids → the sentence embedding, by the model's own modules."""
+class _LiveTextModel(nn.Module):
+    """Token ids [texts, tokens] → embeddings [texts, h], by the live object.
+
+    Padded texts are run together if that gives the embeddings of each text alone, which is compared once.
+    """
+
+    supports_padding = True
+    input_layer = ""  # the token embedding
+    probe: tuple[int, ...] = ()  # ids of a text
+    pad_id = 0
+    pads_exactly: bool | None = None
+
+    def forward(self, token_ids: Tensor, lengths: list[int] | None = None) -> Tensor:
+        raise NotImplementedError
+
+    def make_batch_module(self, items: Sequence[Item]) -> nn.Module | None:
+        """Return (1, texts, tokens, width) → (texts, h) for texts that are padded at the end; None if it cannot.
+
+        Args:
+            items: The texts, as the reader returns them.
+        """
+        if not self.supports_padding or any(item.model_input is None for item in items):
+            return None
+        if self.pads_exactly is None:
+            self.pads_exactly = self._check_padding()
+        rows = [item.model_input[0] for item in items]  # type: ignore[index]
+        return _PaddedIds(self, *pad_rows(rows, self.pad_id)) if self.pads_exactly else None
+
+    def _check_padding(self) -> bool:
+        """Return whether two texts of different lengths have the same embeddings together as alone."""
+        device = next(self.parameters()).device
+        rows = [torch.tensor(ids, device=device) for ids in (self.probe, self.probe[: len(self.probe) // 2])]
+        with torch.no_grad(), MODEL_RUN_LOCK:
+            try:
+                together = self(*pad_rows(rows, self.pad_id))
+                alone = torch.cat([self(row[None]) for row in rows])
+            except (RuntimeError, TypeError, ValueError, IndexError):  # it takes one text only
+                return False
+        tolerance = TOLERANCE * max(1.0, float(alone.abs().max()))
+        return together.shape == alone.shape and float((together - alone).abs().max()) <= tolerance
+
+
+class _PaddedIds(nn.Module):
+    """Rows of the token embedding of padded texts (1, texts, tokens, width) → their embeddings (texts, h)."""
+
+    def __init__(self, model: _LiveTextModel, token_ids: Tensor, lengths: list[int]):
+        super().__init__()
+        self.model, self.token_ids, self.lengths = model, token_ids, lengths
+
+    def forward(self, x: Tensor) -> Tensor:
+        run = run_from_module(self.model, self.model.input_layer, self.token_ids, lengths=self.lengths)
+        return run(x[0])
+
+
+def pad_rows(rows: Sequence[Tensor], pad_id: int) -> tuple[Tensor, list[int]]:
+    """Return ids [texts, tokens], padded at the end, and the length of each text.
+
+    Args:
+        rows: Ids of each text.
+        pad_id: Id of the padding token.
+
+    >>> pad_rows([torch.tensor([5, 6]), torch.tensor([7])], 0)
+    (tensor([[5, 6],
+            [7, 0]]), [2, 1])
+    """
+    return nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=pad_id), [*map(len, rows)]
+
+
+def make_mask(token_ids: Tensor, lengths: list[int] | None) -> Tensor:
+    """Return 1 for each token of a text, and 0 for its padding.
+
+    Args:
+        token_ids: [texts, tokens].
+        lengths: Of the texts; None: there is no padding.
+    """
+    if lengths is None:
+        return torch.ones_like(token_ids)
+    positions = torch.arange(token_ids.shape[1], device=token_ids.device)
+    return (positions < torch.tensor(lengths, device=token_ids.device)[:, None]).to(token_ids.dtype)
+
+
+class _SentenceTransformerModel(_LiveTextModel):
+    """Token ids → sentence embeddings, by the model's own modules."""
 
     def __init__(self, model: nn.Module, prompt_tokens: int):
         super().__init__()
         self.model, self.prompt_tokens = model, prompt_tokens
 
-    def forward(self, token_ids: Tensor) -> Tensor:
-        features: dict[str, Any] = {"input_ids": token_ids, "attention_mask": torch.ones_like(token_ids)}
+    def forward(self, token_ids: Tensor, lengths: list[int] | None = None) -> Tensor:
+        features: dict[str, Any] = {"input_ids": token_ids, "attention_mask": make_mask(token_ids, lengths)}
         if self.prompt_tokens:
             features["prompt_length"] = self.prompt_tokens
         output = self.model(features)
@@ -65,47 +148,66 @@ class _SentenceTransformerModel(nn.Module):
         return output[name] if width is None else output[name][..., : int(width)]
 
 
-class _TransformersModel(nn.Module):
+class _TransformersModel(_LiveTextModel):
     """Token ids → hidden states → pooling and heads."""
 
     def __init__(self, model: nn.Module, heads: Sequence[nn.Module]):
         super().__init__()
         self.model, self.heads = model, nn.ModuleList(heads)
+        self.supports_padding = not heads or (isinstance(heads[0], Pooling) and heads[0].is_linear)
 
-    def forward(self, token_ids: Tensor) -> Tensor:
-        return self.embed({"input_ids": token_ids, "attention_mask": torch.ones_like(token_ids)})
+    def forward(self, token_ids: Tensor, lengths: list[int] | None = None) -> Tensor:
+        features = {"input_ids": token_ids, "attention_mask": make_mask(token_ids, lengths)}
+        return self.embed(features, lengths)
 
-    def embed(self, features: Mapping[str, Any]) -> Tensor:
-        """Return the embedding of the tokenizer's features."""
+    def embed(self, features: Mapping[str, Any], lengths: list[int] | None = None) -> Tensor:
+        """Return the embeddings of the tokenizer's features.
+
+        Args:
+            features: Token ids, mask, and what else the model takes.
+            lengths: Of the texts in tokens, if they are padded.
+        """
         options = {"use_cache": False} if getattr(self.model.config, "use_cache", False) else {}
         output = self.model(**features, **options)
-        if not self.heads:
+        if not len(self.heads):
             return output.pooler_output
-        embedding = output.last_hidden_state
-        for head in self.heads:
+        hidden, (pooling, *heads) = output.last_hidden_state, self.heads
+        if lengths is None:
+            embedding = pooling(hidden)
+        else:
+            assert isinstance(pooling, Pooling)
+            weights = pooling.token_weights(lengths).to(hidden.device, hidden.dtype)
+            embedding = (hidden * weights[..., None]).sum(1)
+        for head in heads:
             embedding = head(embedding)
         return embedding
 
 
-class _CallableModel(nn.Module):
+class _CallableModel(_LiveTextModel):
     """A function of token ids or of texts as a module, with the modules that it refers to."""
 
     def __init__(self, function: Callable[..., Any], takes: str, modules: Sequence[nn.Module]):
         super().__init__()
         self.function, self.takes, self.parts = [function], takes, nn.ModuleList(modules)
+        self.takes_mask = "attention_mask" in _parameter_names(function)
+        self.supports_padding = takes == "ids" and self.takes_mask
 
-    def forward(self, model_input: Tensor) -> Tensor:
-        return self.embed(bytes_to_text(model_input) if self.takes == "texts" else model_input)
+    def forward(self, token_ids: Tensor, lengths: list[int] | None = None) -> Tensor:
+        return self.embed(bytes_to_text(token_ids) if self.takes == "texts" else token_ids, lengths)
 
-    def embed(self, raw_input: Any) -> Tensor:
-        """Return the function's embedding [1, h] of a text or of token ids [1, n]."""
+    def embed(self, raw_input: Any, lengths: list[int] | None = None) -> Tensor:
+        """Return the function's embedding [texts, h] of a text or of token ids [texts, n].
+
+        Args:
+            raw_input: A text, or token ids.
+            lengths: Of the texts in tokens, if they are padded.
+        """
         (function,) = self.function
         if self.takes == "texts":
             with TOKENIZER_LOCK:  # the function calls the tokenizer
                 result = function([raw_input])
         else:
-            names = _parameter_names(function)
-            mask = {"attention_mask": torch.ones_like(raw_input)} if "attention_mask" in names else {}
+            mask = {"attention_mask": make_mask(raw_input, lengths)} if self.takes_mask else {}
             result = function(raw_input, **mask)
         embedding = result if isinstance(result, Tensor) else to_tensor(result, "the function")
         return embedding if embedding.dim() > 1 else embedding[None]
@@ -332,6 +434,9 @@ def build_text_encoder(
     probe = text_to_bytes(PROBE_TEXT) if takes_text else torch.tensor([ids], device=device)
     with MODEL_RUN_LOCK:
         layer = find_token_embedding(module, probe, ids)
+    if isinstance(module, _LiveTextModel):
+        module.input_layer, module.probe = layer, tuple(ids)
+        module.pad_id = int(getattr(tokenizer, "pad_token_id", None) or 0)
     reader = LiveTextReader(
         module.get_submodule(layer),
         tokenizer,

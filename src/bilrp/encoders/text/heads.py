@@ -65,8 +65,13 @@ class Pooling(nn.Module):
             return x.sum(1) / x.shape[1] ** 0.5
         return x if mode == "tokens" else x.mean(1)
 
-    def token_weights(self, lengths: list[int]) -> Tensor | None:
-        """Return [texts, tokens], the weight of each token in the pooled vector; None if the pooling is not linear.
+    @property
+    def is_linear(self) -> bool:
+        """Whether the pooled vector is a sum of tokens with fixed weights."""
+        return len(self.modes) == 1 and self.modes[0] not in ("max", "tokens")
+
+    def token_weights(self, lengths: list[int]) -> Tensor:
+        """Return [texts, tokens], the weight of each token in the pooled vector, of a linear pooling.
 
         Args:
             lengths: number of tokens of each text; shorter texts are padded at the end.
@@ -75,13 +80,9 @@ class Pooling(nn.Module):
         tensor([[1.0000, 0.0000],
                 [0.5000, 0.5000]], dtype=torch.float64)
         """
-        if len(self.modes) != 1 or self.modes[0] in ("max", "tokens"):
-            return None
-        weights = torch.zeros(len(lengths), max(lengths), dtype=torch.float64)
-        for row, length in zip(weights, lengths, strict=True):
-            # The pooling of the identity matrix: one unit vector for each token.
-            row[:length] = self(torch.eye(length, dtype=torch.float64)[None])[0]
-        return weights
+        # The pooling of the identity matrix: one unit vector for each token.
+        rows = [self(torch.eye(length, dtype=torch.float64)[None])[0] for length in lengths]
+        return torch.stack([F.pad(row, (0, max(lengths) - len(row))) for row in rows])
 
     def extra_repr(self) -> str:
         return "+".join(self.modes) + (f", prompt_tokens={self.prompt_tokens}" if self.prompt_tokens else "")
