@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from bilrp.findings.random_baseline import QUANTILE_PERCENTS
 from bilrp.inputs import Item
 
 _lock = threading.Lock()
-_computed: weakref.WeakKeyDictionary[Encoder, tuple[str, TypicalEmbeddings]] = weakref.WeakKeyDictionary()
+# Of each encoder or live object: {its options: (fingerprint of the weights, embeddings)}.
+_computed: WeakKeyDictionary[Any, dict[Hashable, tuple[str, TypicalEmbeddings]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +50,15 @@ def find_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbedd
     """
     if encoder.mean_embedding is not None:
         return TypicalEmbeddings(encoder.mean_embedding.double().flatten(), ())
+    owner, options = _identify(encoder)
     with _lock:
-        known, embeddings = _computed.get(encoder, ("", None))
+        known, embeddings = _computed.get(owner, {}).get(options, ("", None))
     return embeddings if known == fingerprint else None
+
+
+def _identify(encoder: Encoder) -> tuple[Any, Hashable]:
+    """Return the encoder, or the live object and its options: each call with a live object makes another encoder of it."""
+    return getattr(encoder.read, "identity", (encoder, None))
 
 
 def compute_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbeddings:
@@ -68,8 +76,9 @@ def compute_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmb
     unit = torch.nn.functional.normalize(embed_typical_inputs(encoder).double(), dim=1)
     pairs = (unit @ unit.T)[tuple(torch.triu_indices(len(unit), len(unit), 1))]
     computed = TypicalEmbeddings(unit.mean(0), tuple(np.sort(pairs.cpu().numpy()).tolist()))
+    owner, options = _identify(encoder)
     with _lock:
-        _computed[encoder] = fingerprint, computed
+        _computed.setdefault(owner, {})[options] = fingerprint, computed
     return computed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from bilrp.encoders.live.recognition import adapt
 from bilrp.encoders.live.token_reader import align_pieces
 from bilrp.errors import InputError
 from bilrp.inputs import Item
+from bilrp.mean_embedding import embed_typical_inputs
 from dual_encoder_folders import PAIRS
 from text_folders import ARCHITECTURES
 from vision_folders import ARCHITECTURES as VISION_ARCHITECTURES
@@ -201,14 +203,23 @@ def deepest(steps: Iterator[bilrp.Decomposition]) -> bilrp.Decomposition:
     return list(steps)[-1]
 
 
-def test_the_comparison_with_the_object_runs_once(gte_folder: Path) -> None:
+def test_the_comparison_and_the_mean_embedding_are_computed_once(
+    gte_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    means = []
+
+    def embed_few(encoder: bilrp.Encoder) -> Tensor:
+        means.append(encoder)
+        return embed_typical_inputs(replace(encoder, typical_inputs=encoder.typical_inputs[:3]))
+
+    monkeypatch.setattr("bilrp.mean_embedding.embed_typical_inputs", embed_few)
     live = SentenceTransformerLike(*load(gte_folder))
     for _ in range(2):
         bilrp.highlight(live, QUERY, [PASSAGE])
-    assert live.calls == 1
-    live.max_seq_length = 32  # another embedding of long texts: compared again
+    assert live.calls == 1 and len(means) == 1
+    live.max_seq_length = 32  # another embedding of long texts: both again
     bilrp.decompose(live, QUERY)
-    assert live.calls == 2
+    assert live.calls == 2 and len(means) == 2
 
 
 def test_another_embedding_than_the_objects_own_is_refused(gte_folder: Path) -> None:

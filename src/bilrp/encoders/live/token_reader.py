@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +35,12 @@ class LiveTextReader(TextReader):
     check: FirstUseCheck | None = None
     own_token_ids: Callable[[str], Sequence[int]] | None = None
     takes_text: bool = False
+
+    @property
+    def identity(self) -> tuple[Any, Hashable]:
+        """The live object, and what its embeddings depend on besides its weights."""
+        assert self.check is not None
+        return self.check.owner, self.check.options
 
     def __call__(self, raw_input: Any) -> Item:
         assert self.model is not None and self.check is not None
@@ -182,7 +188,7 @@ class BytePairTokenizer(FastTokenizerLike):
 def align_pieces(text: str, pieces: Sequence[str]) -> list[CharSpan]:
     """Return the characters of each decoded token, in order; raise if one is not in the text.
 
-    Pieces may be lower case; bytes that are no character of their own (�) take part of the next unmatched character.
+    Pieces may be lower case; bytes that are not a whole character (�) take part of the next unmatched character.
 
     >>> align_pieces("A cat's  hat", ["a ", "cat", "'s ", "hat "])
     [(0, 1), (2, 5), (5, 7), (9, 12)]
