@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,6 @@ SLOW_FILES = (
     "studies/",
     "test_coverage.py",
     "test_docs.py",
-    "test_package.py",
     "test_site.py",
     "test_threads.py",
 )
@@ -114,6 +114,25 @@ def weights_file(random_weights: dict[str, torch.Tensor], tmp_path_factory: pyte
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def bilrp_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run `bilrp ARGUMENTS` in this process: (exit code, stdout, stderr)."""
+    from bilrp import cli
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["bilrp", *map(str, arguments)])
+        for name in ("stdout", "stderr"):  # the streams of capsys cannot be reconfigured
+            monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
+        with pytest.raises(SystemExit) as raised:
+            cli.main()
+        out, err = capsys.readouterr()
+        return (raised.value.code if isinstance(raised.value.code, int) else 0), out, err
+
+    return run
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -28,7 +28,9 @@ from bilrp.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = sorted(set(PROJECT["optional-dependencies"]) - {"dev", "docs", "jupyter"})  # for developers
+EXTRAS = sorted(
+    set(PROJECT["optional-dependencies"]) - {"dev", "docs", "jupyter", "adapters"}
+)  # for developers
 
 
 def _scan() -> object:

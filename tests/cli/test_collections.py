@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_explain import bilrp_command, workdir  # noqa: F401
-from test_several import more  # noqa: F401
 
 from bilrp.errors import InputError
 from text_folders import ARCHITECTURES
@@ -19,7 +17,7 @@ BY = ("-e", "tinymodel:tiny", "--size", "32")
 AGAIN = ("-e", "tinymodel:tiny")  # a collection names no code that runs unless it is asked for
 
 
-def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> None:
     code, out, err = bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
     assert code == 0 and err == "" and "x.lance: 3 items (3 new, 0 unchanged)" in out
     code, out, _ = bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
@@ -43,7 +41,7 @@ def test_three_commands_from_a_folder_to_a_page(more: Path, bilrp_command) -> No
     assert len(d["neighbours"]) == 3
 
 
-def test_a_copy_is_said_to_be_the_same_and_sentences_are_wrapped(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_a_copy_is_said_to_be_the_same_and_sentences_are_wrapped(more: Path, bilrp_command) -> None:
     bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
     shutil.copy(next((more / "left").iterdir()), more / "copy.png")
     out = bilrp_command("search", "x.lance", *AGAIN, "copy.png", "--explain")[1]
@@ -53,8 +51,8 @@ def test_a_copy_is_said_to_be_the_same_and_sentences_are_wrapped(more: Path, bil
 
 
 def test_the_part_is_said_and_the_neighbours_before_they_are_explained(
-    more: Path,  # noqa: F811
-    bilrp_command,  # noqa: F811
+    more: Path,
+    bilrp_command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
@@ -73,7 +71,7 @@ def test_the_part_is_said_and_the_neighbours_before_they_are_explained(
     assert code != 0 and "interrupted" in err and "b.png" in out
 
 
-def test_a_name_that_several_items_have_is_not_guessed(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_a_name_that_several_items_have_is_not_guessed(more: Path, bilrp_command) -> None:
     for folder, other in (("one", "a.png"), ("two", "b.png")):
         (more / folder).mkdir()
         shutil.copy(next(more.rglob(other)), more / folder / "scan.png")
@@ -85,8 +83,8 @@ def test_a_name_that_several_items_have_is_not_guessed(more: Path, bilrp_command
 
 
 def test_a_plain_search_takes_nothing_apart(
-    more: Path,  # noqa: F811
-    bilrp_command,  # noqa: F811
+    more: Path,
+    bilrp_command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
@@ -99,7 +97,7 @@ def test_a_plain_search_takes_nothing_apart(
         )
 
 
-def test_an_audit_and_its_report(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_an_audit_and_its_report(more: Path, bilrp_command) -> None:
     bilrp_command("index", "left", "right", "d.png", *BY, "-o", "x.lance")
     code, out, err = bilrp_command("audit", "x.lance", *AGAIN, "-o", "audit")
     assert code == 0 and err == "" and "pairs of near neighbours, of 4 items" in out
@@ -107,7 +105,7 @@ def test_an_audit_and_its_report(more: Path, bilrp_command) -> None:  # noqa: F8
     assert json.loads((more / "audit" / "results.json").read_text())["pairs"] >= 2
 
 
-def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_texts(more: Path, bilrp_command) -> None:
     folder = ARCHITECTURES[0].save(more / "bert", dtype=torch.float32)
     (more / "texts.csv").write_text(
         "caption,group\nThe cat sat.,x\nTwo kittens rested.,y\nIt rains.,y\nIt rains.,y\n"
@@ -137,13 +135,13 @@ def test_texts(more: Path, bilrp_command) -> None:  # noqa: F811
         (("search", "x.lance", *AGAIN, "a.png", "-o", "why.png"), "the suffix must be one of .html"),
     ],
 )
-def test_slips_are_one_line(more: Path, bilrp_command, arguments, message) -> None:  # noqa: F811
+def test_slips_are_one_line(more: Path, bilrp_command, arguments, message) -> None:
     bilrp_command("index", "left", *BY, "-o", "x.lance")
     code, out, err = bilrp_command(*arguments)
     assert code == 2 and message in err and err.count("\n") == 1 and "Traceback" not in err and out == ""
 
 
-def test_a_damaged_collection_is_one_line(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_a_damaged_collection_is_one_line(more: Path, bilrp_command) -> None:
     bilrp_command("index", "left", *BY, "-o", "x.lance")
     for file in (more / "x.lance" / "items.lance" / "data").iterdir():
         file.write_bytes(b"x" * 100)

@@ -17,81 +17,10 @@ import pytest
 from PIL import Image
 
 import bilrp
-from bilrp import cli
 from bilrp.cli import options, terminal
 from bilrp.errors import InputError
 from bilrp.explanation import FORMATS
 from table_pages import draw_page
-
-TINY = """
-import torch
-from torch import nn
-import torch.nn.functional as F
-
-class Tiny(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv = nn.Conv2d(3, 4, 3, padding=1)
-
-    def forward(self, x):
-        return F.adaptive_avg_pool2d(F.relu(self.conv(x)), 4).flatten(1)
-
-def tiny():
-    return Tiny().eval()
-
-def broken():
-    class Broken(nn.Module):
-        def forward(self, x):
-            raise RuntimeError("the model broke\\nin two lines")
-    return Broken()
-
-def slow():
-    import time
-    class Slow(Tiny):
-        def forward(self, x):
-            print("started", flush=True)
-            time.sleep(60)
-            return super().forward(x)
-    return Slow()
-
-def unmade():
-    raise ValueError("no such network\\nat all")
-
-def number():
-    return 3
-
-def argument(x):
-    return x
-"""
-
-
-@pytest.fixture
-def workdir(tmp_path, monkeypatch) -> Path:
-    """A folder with an encoder and two photographs of different size, and the command line standing in it."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "tinymodel", raising=False)
-    (tmp_path / "tinymodel.py").write_text(TINY)
-    rng = np.random.default_rng(0)
-    for name, size in (("a.png", (40, 60, 3)), ("b.png", (50, 50, 3))):
-        Image.fromarray(rng.integers(0, 256, size, np.uint8)).save(tmp_path / name)
-    return tmp_path
-
-
-@pytest.fixture
-def bilrp_command(monkeypatch, capsys):
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bilrp", *arguments])
-        for name in ("stdout", "stderr"):  # capsys' streams cannot be reconfigured
-            monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        code = raised.value.code
-        out, err = capsys.readouterr()
-        return (code if isinstance(code, int) else 0), out, err
-
-    return run
 
 
 def tiny(*more: str) -> tuple[str, ...]:

@@ -10,8 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
-from test_explain import bilrp_command, workdir  # noqa: F401
-from test_several import more  # noqa: F401
 
 from bilrp.answers import shapes
 from bilrp.answers.schema import NAMES, load_schema
@@ -50,7 +48,7 @@ def test_an_unknown_schema_is_said() -> None:
         load_schema("../x")
 
 
-def test_answers_about_pictures(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_answers_about_pictures(more: Path, bilrp_command) -> None:
     answer = check(bilrp_command("explain", "a.png", "b.png", *BY, "--json")[1], "explain")
     regions = answer["sides"][0]["regions"]
     assert answer["sides"][0]["kind"] == "image" and len(regions) == answer["regions"][0]
@@ -74,7 +72,7 @@ def test_answers_about_pictures(more: Path, bilrp_command) -> None:  # noqa: F81
     assert audit["kind"] == "image" and audit["items"] == 4
 
 
-def test_answers_about_texts(workdir: Path, bilrp_command, bert: str) -> None:  # noqa: F811
+def test_answers_about_texts(workdir: Path, bilrp_command, bert: str) -> None:
     texts = ["The cat sat.", "Two kittens rested on a rug! 猫が", "It rains. Stay in!", "A dog sat."]
     answer = check(bilrp_command("explain", *texts[:2], "-e", bert, "--json")[1], "explain")
     for side in answer["sides"]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from bilrp import cli
 from dual_encoder_folders import PAIRS
 from vision_folders import ARCHITECTURES
 
@@ -26,22 +24,13 @@ def vit(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
+def command(bilrp_command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     coarse = np.random.default_rng(0).integers(0, 255, (6, 8, 3), dtype=np.uint8)
     Image.fromarray(coarse).resize((70, 50)).save("cat.png")
     Image.fromarray(coarse[::-1]).resize((70, 50)).save("dog.png")
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bilrp", *arguments])
-        for name in ("stdout", "stderr"):
-            monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        out, err = capsys.readouterr()
-        return (raised.value.code if isinstance(raised.value.code, int) else 0), out, err
-
-    return run
+    return bilrp_command
 
 
 def test_a_picture_and_a_text(command, towers: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
-from test_explain import bilrp_command, workdir  # noqa: F401
 
 import bilrp
 from bilrp.collection.repair import Repair
@@ -19,7 +18,7 @@ AGAIN = ("-e", "tinymodel:tiny")
 
 
 @pytest.fixture
-def scans(workdir: Path, bilrp_command) -> Path:  # noqa: F811
+def scans(workdir: Path, bilrp_command) -> Path:
     """Thirty scenes in two views each, every third with a bar, as a collection."""
     rng = np.random.default_rng(3)
     (workdir / "scans").mkdir()
@@ -35,7 +34,7 @@ def scans(workdir: Path, bilrp_command) -> Path:  # noqa: F811
     return workdir
 
 
-def test_from_a_box_to_a_search(scans: Path, bilrp_command) -> None:  # noqa: F811
+def test_from_a_box_to_a_search(scans: Path, bilrp_command) -> None:
     code, out, err = bilrp_command(
         "repair", "x.lance", *AGAIN, "--part", "0,50,64,14", "--of", "00.png", "-o", "bar.safetensors"
     )
@@ -58,7 +57,7 @@ def test_from_a_box_to_a_search(scans: Path, bilrp_command) -> None:  # noqa: F8
     assert [n["name"] for n in answer["neighbours"]] == expected
 
 
-def test_explanations_say_that_they_are_repaired(scans: Path, bilrp_command) -> None:  # noqa: F811
+def test_explanations_say_that_they_are_repaired(scans: Path, bilrp_command) -> None:
     requested = (
         "repair",
         "x.lance",
@@ -92,7 +91,7 @@ def test_explanations_say_that_they_are_repaired(scans: Path, bilrp_command) -> 
     assert "cosine, repaired" in (scans / "why.html").read_text()
 
 
-def test_an_audit_ends_with_the_repair_it_proposes(scans: Path, bilrp_command) -> None:  # noqa: F811
+def test_an_audit_ends_with_the_repair_it_proposes(scans: Path, bilrp_command) -> None:
     code, out, err = bilrp_command("audit", "x.lance", *AGAIN, "--sample", "12", "-o", "audit")
     assert code == 0, err
     assert "repair of 1: " in out and "neighbours restored" in out
@@ -122,6 +121,6 @@ def test_an_audit_ends_with_the_repair_it_proposes(scans: Path, bilrp_command) -
         (("search", "x.lance", *AGAIN, "0", "--repair", "b.safetensors", "--part", "1,1,9,9"), "leave out"),
     ],
 )
-def test_slips_are_one_line(scans: Path, bilrp_command, arguments, said) -> None:  # noqa: F811
+def test_slips_are_one_line(scans: Path, bilrp_command, arguments, said) -> None:
     code, out, err = bilrp_command(*arguments)
     assert code == 2 and said in err and err.count("\n") == 1 and "Traceback" not in err and out == ""

@@ -7,27 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
-from test_explain import bilrp_command, tiny, workdir  # noqa: F401
 
 from bilrp.groups import Contrast
 
 BY = ("-e", "tinymodel:tiny", "--size", "32")
 
 
-@pytest.fixture
-def more(workdir: Path) -> Path:  # noqa: F811
-    rng = np.random.default_rng(5)
-    for name in ("c.png", "d.png"):
-        Image.fromarray(rng.integers(0, 256, (40, 40, 3), np.uint8)).save(workdir / name)
-    (workdir / "left").mkdir()
-    (workdir / "right").mkdir()
-    for name, folder in (("a.png", "left"), ("b.png", "left"), ("c.png", "right")):
-        (workdir / folder / name).write_bytes((workdir / name).read_bytes())
-    return workdir
-
-
-def test_all_pairs_in_one_page(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_all_pairs_in_one_page(more: Path, bilrp_command) -> None:
     code, out, err = bilrp_command("explain", "a.png", "b.png", "c.png", *BY, "-o", "why.html")
     assert code == 0 and err == ""
     assert [p in out for p in ("a.png and b.png", "a.png and c.png", "b.png and c.png")] == [True] * 3
@@ -42,13 +28,13 @@ def test_all_pairs_in_one_page(more: Path, bilrp_command) -> None:  # noqa: F811
     assert [row["heading"] for row in one["explanations"]] == [f"a.png and {n}.png" for n in "bcd"]
 
 
-def test_several_encoders_side_by_side(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_several_encoders_side_by_side(more: Path, bilrp_command) -> None:
     code, out, _ = bilrp_command("explain", "a.png", "b.png", *BY, "-e", "torch.nn:Flatten", "-o", "why.html")
     assert code == 0 and "tinymodel:tiny\n" in out and "torch.nn:Flatten\n" in out
     assert '"columns":2' in (more / "why.html").read_text()
 
 
-def test_why_this_and_not_that(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_why_this_and_not_that(more: Path, bilrp_command) -> None:
     code, out, _ = bilrp_command("contrast", "a.png", "b.png", "c.png", *BY, "-o", "why.html")
     assert code == 0 and "a.png is closer to " in out and "What makes it similar to c.png" in out
     scores = [
@@ -62,7 +48,7 @@ def test_why_this_and_not_that(more: Path, bilrp_command) -> None:  # noqa: F811
     assert f"closer to {nearer} than" in message and f"{abs(scores[0] - scores[1]):.4g}" in message
 
 
-def test_a_contrast_is_written_in_every_format_in_units_of_the_score(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_a_contrast_is_written_in_every_format_in_units_of_the_score(more: Path, bilrp_command) -> None:
     names = [f"why.{suffix}" for suffix in ("html", "png", "svg", "pdf", "npz", "safetensors")]
     outputs = [option for name in names for option in ("-o", name)]
     answer = json.loads(bilrp_command("contrast", "a.png", "b.png", "c.png", *BY, *outputs, "--json")[1])
@@ -74,7 +60,7 @@ def test_a_contrast_is_written_in_every_format_in_units_of_the_score(more: Path,
     assert loaded.score == pytest.approx(answer["score"])
 
 
-def test_three_inputs_start_with_the_scores_of_all_pairs(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_three_inputs_start_with_the_scores_of_all_pairs(more: Path, bilrp_command) -> None:
     _, out, _ = bilrp_command("explain", "a.png", "b.png", "c.png", *BY, "-o", "why.html")
     table = out.split("\n\n")[0].splitlines()
     assert table[0] == "cosine of every pair" and len(table) == 5
@@ -83,7 +69,7 @@ def test_three_inputs_start_with_the_scores_of_all_pairs(more: Path, bilrp_comma
     assert '"caption":"cosine of every pair"' in (more / "why.html").read_text()
 
 
-def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
+def test_two_folders(more: Path, bilrp_command) -> None:
     code, out, _ = bilrp_command(
         "sets", "left", "right", *BY, "--similarity", "dot", "-o", "why.png", "-o", "why.npz"
     )
@@ -118,6 +104,6 @@ def test_two_folders(more: Path, bilrp_command) -> None:  # noqa: F811
         (("sets", "left", "gone"), "gone"),
     ],
 )
-def test_slips_are_one_line(more: Path, bilrp_command, arguments, message) -> None:  # noqa: F811
+def test_slips_are_one_line(more: Path, bilrp_command, arguments, message) -> None:
     code, out, err = bilrp_command(*arguments, *BY)
     assert code == 2 and message in err and err.count("\n") == 1 and "Traceback" not in err and out == ""

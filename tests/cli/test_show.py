@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import bilrp
-from bilrp import cli
 
 
 @pytest.fixture
-def show(tmp_path, monkeypatch, capsys):
+def show(bilrp_command, tmp_path, monkeypatch):
     """`bilrp show …`, standing in a folder with a saved explanation: (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
     a, b = torch.rand(2, 1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -23,17 +21,7 @@ def show(tmp_path, monkeypatch, capsys):
     explanation.save("why.npz")
     explanation.save("why.safetensors")
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bilrp", "show", *arguments])
-        for name in ("stdout", "stderr"):  # capsys' streams cannot be reconfigured
-            monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = raised.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return run
+    return lambda *arguments: bilrp_command("show", *arguments)
 
 
 @pytest.mark.parametrize("name", ["why.npz", "why.safetensors"])

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from collection_helpers import run_command, tiny_encoder, write_pictures
+from collection_helpers import tiny_encoder, write_pictures
 from PIL import Image as Pillow
 
 import bilrp
@@ -384,11 +385,10 @@ def test_two_writers_of_records(folder: Path, encoder: bilrp.Encoder, tmp_path: 
 
 
 def test_search_with_a_condition_on_the_command_line(
-    folder: Path, vectors: np.ndarray, tmp_path: Path
+    folder: Path, vectors: np.ndarray, tmp_path: Path, bilrp_command: Callable[..., tuple[int, str, str]]
 ) -> None:
     def run(*arguments: object) -> str:
-        command = [sys.executable, "-m", "bilrp", *map(str, arguments)]
-        code, message, errors = run_command(command, os.environ, seconds=120)
+        code, message, errors = bilrp_command(*arguments)
         assert code == 0, errors
         return message
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +38,6 @@ def mine(made: Path, tmp_path: Path) -> Path:
 
 def listed(path: Path, pattern: str) -> list[Path]:
     return sorted(path.glob(pattern))
-
-
-def command(*words: object) -> subprocess.CompletedProcess[str]:
-    source = str(Path(file_checksums.__file__).parents[2])
-    line = [sys.executable, "-m", "bilrp", *map(str, words)]
-    return subprocess.run(
-        line, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
-    )
 
 
 def change(file: Path, at: int) -> None:
@@ -116,17 +108,19 @@ def test_two_files_that_changed_places_are_noticed(mine: Path) -> None:
     assert len(integrity.check(str(mine))) == 2
 
 
-def test_what_check_says_repairs_it(mine: Path, made: Path) -> None:
+def test_what_check_says_repairs_it(
+    mine: Path, made: Path, bilrp_command: Callable[..., tuple[int, str, str]]
+) -> None:
     """Damaged items and parts are dropped, indexed again, and are what they were."""
     truth = collection.open(made, tiny_encoder())
     for pattern in ("items.lance/data/*.lance", "parts.lance/data/*.lance"):
         change(listed(mine, pattern)[0], 500)
-    ran = command("check", mine)
-    lines = ran.stdout.splitlines()
-    assert ran.returncode == 2 and [line.startswith("damaged: ") for line in lines] == [True, True, False]
+    code, out, _ = bilrp_command("check", mine)
+    lines = out.splitlines()
+    assert code == 2 and [line.startswith("damaged: ") for line in lines] == [True, True, False]
     assert "12 items (000.png" in lines[0] and "--drop" in lines[2], lines
-    assert command("check", mine, "--drop").returncode == 0
-    assert command("check", mine).stdout.endswith("every file is the one that was written\n")
+    assert bilrp_command("check", mine, "--drop")[0] == 0
+    assert bilrp_command("check", mine)[1].endswith("every file is the one that was written\n")
     second = collection.build(made.parent / "in", tiny_encoder(), mine, parts=True)
     for key in truth.ids:
         assert np.array_equal(second.embedding(key), truth.embedding(key))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from itertools import combinations, product
 
@@ -125,16 +123,14 @@ def test_a_planted_run_of_a_drawn_page_is_a_finding(drawn_pages):
     assert explanation.breakdown.is_complete  # numbers and the rest of the page are everything
 
 
-def test_the_command_lists_the_numbers_of_two_drawn_pages(drawn_pages, tmp_path):
+def test_the_command_lists_the_numbers_of_two_drawn_pages(drawn_pages, tmp_path, bilrp_command):
     for name, page in zip("ab", drawn_pages, strict=True):
         page.image.save(tmp_path / f"{name}.png")
     paths = [str(tmp_path / f"{name}.png") for name in "ab"]
-    arguments = ["explain", *paths, "-e", "bigram", "--json", "-o", str(tmp_path / "why.html")]
-    finished = subprocess.run(
-        [sys.executable, "-m", "bilrp", *arguments], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert finished.returncode == 0, finished.stderr
-    values = json.loads(finished.stdout)
+    output = tmp_path / "why.html"
+    code, out, err = bilrp_command("explain", *paths, "-e", "bigram", "--json", "-o", output)
+    assert code == 0, err
+    values = json.loads(out)
     planted = {drawn_pages[0].values[r][4].replace(".", "") for r in (0, 1, 2)}
     assert planted <= {match["numbers"][0] for match in values["numbers"]}
     assert {*values["number_blocks"][0]["numbers"]} == planted

@@ -82,6 +82,7 @@ def test_flex_attention() -> None:
     bilrp.decompose(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=mask), attention)
 
 
+@pytest.mark.slow  # transformers compiles the mask
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_flex_attention_in_transformers() -> None:
     transformers = pytest.importorskip("transformers")

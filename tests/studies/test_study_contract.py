@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from bilrp import cli
 from bilrp.errors import InputError
 from bilrp_studies import Report, Settings, Study
 from bilrp_studies.catalog import STUDIES, find_study
@@ -42,23 +41,6 @@ STUDY = Study("mine", "How long are the names of files?", Mine, run)
 
 
 @pytest.fixture
-def say(monkeypatch, capsys):
-    """The command line, in this process: (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bilrp", *arguments])
-        for name in ("stdout", "stderr"):  # capsys' streams cannot be reconfigured
-            monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = raised.value.code
-        return (code if isinstance(code, int) else 0), out, err
-
-    return run
-
-
-@pytest.fixture
 def own(tmp_path, monkeypatch) -> Path:
     """A folder with a user's file that holds a study, and the command line standing in it."""
     monkeypatch.chdir(tmp_path)
@@ -80,8 +62,8 @@ def test_every_row_keeps_the_contract(study):
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda s: s.name)
-def test_options_are_the_fields(study, say):
-    code, out, _ = say("study", study.name, "--help")
+def test_options_are_the_fields(study, bilrp_command):
+    code, out, _ = bilrp_command("study", study.name, "--help")
     shown = "".join(out.split())
     assert code == 0
     for each in fields(study.settings):
@@ -116,13 +98,15 @@ def test_numbers_on_the_command_line():
             photos(data=Path("in"), layers=bad)  # type: ignore[call-arg]
 
 
-def test_a_study_of_ones_own(own, say):
-    code, out, err = say("study", "namestudy:STUDY", "--data", "in", "--lengths", "6,1", "--longest", "9")
+def test_a_study_of_ones_own(own, bilrp_command):
+    code, out, err = bilrp_command(
+        "study", "namestudy:STUDY", "--data", "in", "--lengths", "6,1", "--longest", "9"
+    )
     assert (code, err) == (0, "")
     assert out.splitlines() == ["3 files, the longest name has 6 letters.", "out/mine/report.html"]
     assert json.loads((own / "out" / "mine" / "results.json").read_text()) == {"rows": [[1, 2], [6, 1]]}
     assert "How long are names?" in (own / "out" / "mine" / "report.html").read_text()
-    code, out, _ = say("study", "namestudy:STUDY", "--help")
+    code, out, _ = bilrp_command("study", "namestudy:STUDY", "--help")
     assert code == 0 and "How long are the names of files?" in out
     assert "--longest" in out and "1<=x<=255" in out and "--strict" in out
 
@@ -145,14 +129,14 @@ def test_a_study_of_ones_own_from_python(own, monkeypatch):
         ("namestudy:absent", "has no study 'absent'"),
     ],
 )
-def test_what_is_no_study_is_one_line(own, say, name, expected):
-    code, out, err = say("study", name, "--data", "in")
+def test_what_is_no_study_is_one_line(own, bilrp_command, name, expected):
+    code, out, err = bilrp_command("study", name, "--data", "in")
     assert code == 2 and out == "" and expected in err and err.count("\n") == 1
     with pytest.raises(InputError, match="there are toy, photos"):
         find_study("nothing")
 
 
-def test_a_bad_value_is_refused_before_anything_is_read(own, say):
+def test_a_bad_value_is_refused_before_anything_is_read(own, bilrp_command):
     for arguments in (("--longest", "0"), ("--lengths", "x"), ("--lengths", "0")):
-        code, out, err = say("study", "namestudy:STUDY", "--data", "nowhere", *arguments)
+        code, out, err = bilrp_command("study", "namestudy:STUDY", "--data", "nowhere", *arguments)
         assert code == 2 and out == "" and arguments[0] in err and "Traceback" not in err
