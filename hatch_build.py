@@ -22,7 +22,7 @@ FOLDER = Path("src/bilrp/native")
 
 
 class NativeBuildHook(BuildHookInterface):
-    """Compile *.c to native.compiled beside them, for the wheel and for editable installations.
+    """Compile *.c to native.compiled next to them, for the wheel and for editable installations.
 
     It is not called native.so, which Python would take for an extension module.
     """

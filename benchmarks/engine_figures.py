@@ -1,7 +1,7 @@
 """All figures of the engine in one table: OMP_NUM_THREADS=1 python benchmarks/engine_figures.py [ROW …]
 
 Each row is timed in alternation with one forward pass on the same input, and printed in units of it: process time and
-wall-clock, the best of several rounds. Peak memory is that of a fresh run above the start, beside what its plan said. The
+wall-clock, the best of several rounds. Peak memory is that of a fresh run above the start, next to what its plan said. The
 script uses only public names and `pipeline.prepare`, so PYTHONPATH chooses which tree is measured.
 """
 

@@ -186,7 +186,7 @@ def test_rows_of_a_collection_of_our_own(
 
 def test_what_is_no_hit_is_refused(encoder: bilrp.Encoder) -> None:
     for wrong in ("a text", 3, {"text": "a"}):
-        with pytest.raises(InputError, match="is no list of hits"):
+        with pytest.raises(InputError, match="is not a list of hits"):
             read_hits(wrong)
     with pytest.raises(InputError, match="dict_row"):
         read_hits([(1, "a text", 0.5)])

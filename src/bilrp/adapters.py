@@ -142,7 +142,7 @@ class HighlightingRetriever:
         return self._attach(query, self.retriever.retrieve(query))
 
     def __call__(self, query: str) -> list[Any]:
-        """Return the documents or nodes for a query, so that the retriever can stand in a chain."""
+        """Return the documents or nodes for a query, so that the retriever can be part of a chain."""
         return self.retrieve(query) if hasattr(self.retriever, "retrieve") else self.invoke(query)
 
     def _attach(self, query: str, documents: Hits) -> list[Any]:
@@ -176,14 +176,14 @@ def read_hits(hits: Hits, *, texts: Texts | None = None, text_field: str = "text
         rows = rows.to_dict("records")
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise InputError(
-            f"{type(hits).__name__} is no list of hits: pass what the search of FAISS, Chroma, Qdrant, LanceDB, LangChain "
-            "or LlamaIndex returned, or a list of dictionaries"
+            f"{type(hits).__name__} is not a list of hits: pass what the search of FAISS, Chroma, Qdrant, LanceDB, "
+            "LangChain or LlamaIndex returned, or a list of dictionaries"
         )
     return [_read_hit(row, texts, text_field) for row in rows]
 
 
 def _read_arrays(scores: Any, ids: Any, texts: Texts | None) -> list[Hit]:
-    """Read distances and ids [queries, k] of FAISS; an id of −1 is no hit."""
+    """Read distances and ids [queries, k] of FAISS; an id of −1 means no hit."""
     if texts is None:
         raise InputError("FAISS stores vectors only: give the passages by position or id, texts=[…]")
     if ids.ndim == 2 and len(ids) != 1:

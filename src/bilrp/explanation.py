@@ -139,7 +139,7 @@ class Explanation:
     runs: PairRuns | None = field(default=None, repr=False)
     unweighted_score: float | None = None
 
-    @property  # a cached_property is no attribute of findings.summary.ExplanationLike for pyright
+    @property  # for pyright a cached_property is not an attribute of findings.summary.ExplanationLike for pyright
     def breakdown(self) -> ScoreBreakdown:
         """The summands of the score: positive and negative pairs, special tokens, self terms, references, the rest."""
         return self._breakdown

@@ -263,7 +263,7 @@ def test_files(tables_graph: Graph, tmp_path: Path) -> None:
     for name, read in (("x.graphml", networkx.read_graphml), ("x.gexf", networkx.read_gexf)):
         network = read(tables_graph.save(tmp_path / name))
         assert network.number_of_nodes() == 5 and network.number_of_edges() == 6
-        assert all("numbers stand together" in d["reason"] for *_, d in network.edges(data=True))
+        assert all("numbers are together" in d["reason"] for *_, d in network.edges(data=True))
         assert {d["year"] for _, d in network.nodes(data=True)} == {1500, 1510, 1520, 1530, 1540}
     page = tables_graph.save(tmp_path / "x.html", time="year", place="town").read_text("utf-8")
     assert "default-src 'none'" in page and 'src="http' not in page

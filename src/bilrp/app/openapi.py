@@ -33,7 +33,7 @@ class Operation:
         request: name of the schema of the JSON body; empty without one.
         kind: "json" at once, or "lines" of JSON with progress, of which the last has the answer; or a file.
         query: parameters in the URL.
-        body: media type of a body that is no JSON.
+        body: media type of a body that is not JSON.
     """
 
     method: Literal["get", "post"]

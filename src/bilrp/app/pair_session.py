@@ -35,7 +35,7 @@ MAX_LAYERS = 3  # per request
 MAX_CACHED_DECOMPOSITIONS = 24
 GAMMAS = {"γ = 0": 0.0, "γ = 0.1": 0.1, "γ = 0.25": 0.25, "γ = 0.5": 0.5}
 DEFAULT_COMPOSITE = "the encoder's own"
-OFFERED_SIMILARITIES = ("cosine", "dot", "squared_distance")  # beside the encoder's own
+OFFERED_SIMILARITIES = ("cosine", "dot", "squared_distance")  # besides the encoder's own
 PATCH_SIDES_PIXELS = ("4", "8", "16", "32")
 TEXT_REGIONS = ("words", "tokens", "sentences")
 

@@ -37,7 +37,7 @@ def audit(
     ] = "out/audit",
     sample: Annotated[int, typer.Option(min=3, help="Items whose nearest neighbour is explained.")] = 64,
     repairs: Annotated[
-        bool, typer.Option(help="Measure the repair of each suspect, and write it beside the report.")
+        bool, typer.Option(help="Measure the repair of each suspect, and write it next to the report.")
     ] = True,
     encoder: CollectionEncoder = None,
     weights: CollectionWeights = None,
@@ -110,7 +110,7 @@ def format_audit(collection: Collection, result: Audit | TextAudit) -> str:
     if others:
         lines += [
             "",
-            "What also carries similarity, and is no shortcut by this test:",
+            "What also carries similarity, and is not a shortcut by this test:",
             *(f"  {s}" for s in others),
         ]
     return "\n".join([*lines, "", *_describe_words(result)])

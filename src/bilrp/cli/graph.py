@@ -40,7 +40,7 @@ def graph(
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Smallest score of an edge; for tables, numbers that stand together on both pages.",
+        typer.Option(help="Smallest score of an edge; for tables, numbers that are together on both pages.",
                      show_default="none; for numbers 5"),
     ] = None,
     all_neighbours: Annotated[

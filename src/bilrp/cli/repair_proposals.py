@@ -24,7 +24,7 @@ HEADER = (
 
 
 def save_proposals(proposals: Sequence[RepairProposal], path: Path) -> dict[int, Path]:
-    """Write each repair beside the report and return {suspect: file}.
+    """Write each repair next to the report and return {suspect: file}.
 
     Args:
         proposals: the proposals.

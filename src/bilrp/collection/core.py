@@ -622,7 +622,7 @@ class Collection:
 
         Args:
             k: Number of nearest items that an item is joined with; by default 10, and for numbers all.
-            threshold: Smallest score of an edge; for numbers, how many of them stand together on both pages (5 by default).
+            threshold: Smallest score of an edge; for numbers, how many of them are neighbours on both pages (5 by default).
             mutual: Keep an edge only if each of its items is among the k nearest of the other.
             by: "embedding", or "numbers" for scanned tables: pages with blocks of numbers in common. By default numbers
                 where the encoder reads them.

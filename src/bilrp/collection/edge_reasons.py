@@ -188,7 +188,7 @@ def explain_blocks(
             for each in block.differences
         ]
     count = sum(len(block.pairs) for block in blocks)
-    text = f"{count} numbers stand together on both pages: {parts[0].text_a}"
+    text = f"{count} numbers are together on both pages: {parts[0].text_a}"
     errors = [each for each in changed if each.digits == 1]
     if errors:
         text += "; one digit differs in " + ", ".join(

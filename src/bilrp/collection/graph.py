@@ -32,7 +32,7 @@ GraphBasis = Literal["embedding", "numbers"]
 DEFAULT_NEIGHBOURS = 10
 BLOCK_ITEMS = 1024  # compared with all others at once
 MIN_SHARED_NUMBERS = (
-    5  # default threshold of tables: fewer numbers stand together by chance on pages of one kind
+    5  # default threshold of tables: fewer numbers are neighbours by chance on pages of one kind
 )
 MAX_RUN_PAGES = 200  # a run of two numbers on more pages than these does not make two pages candidates
 MIN_SHARED_RUNS = 3  # of two pages to be compared number by number

@@ -1,6 +1,6 @@
 """Read IIIF Presentation manifests (versions 2 and 3): the canvases with their images and metadata, as inputs to index.
 
-A manifest is a file or an address that the user gives. Images come from files beside a manifest on disk, or are downloaded
+A manifest is a file or an address that the user gives. Images come from files next to a manifest on disk, or are downloaded
 once, at a bounded size, from the image service or address that the manifest names.
 """
 
@@ -183,7 +183,7 @@ def _find_service(body: Mapping[str, Any]) -> tuple[str, str]:
 
 
 class _ImageReader:
-    """Reads the images of one manifest: files beside it, or downloads into a folder."""
+    """Reads the images of one manifest: files next to it, or downloads into a folder."""
 
     def __init__(self, source: str | os.PathLike[str], folder: Path) -> None:
         self.address = str(source) if web.is_address(source) else ""
@@ -206,14 +206,14 @@ class _ImageReader:
         return path
 
     def _find_file(self, image: str) -> Path | None:
-        """Return the file beside a manifest on disk; None for an image on a server."""
+        """Return the file next to a manifest on disk; None for an image on a server."""
         if web.is_address(image) or self.parent is None or not image:
             return None
         path = (self.parent / unquote(image.removeprefix("file://"))).resolve()
         if not path.is_relative_to(self.parent):
             raise InputError(f"{to_printable(image)}: an image outside of the manifest's folder")
         if not path.is_file():
-            raise InputError(f"{to_printable(image)}: no such file beside the manifest")
+            raise InputError(f"{to_printable(image)}: no such file next to the manifest")
         return path
 
     def _choose_address(self, canvas: Canvas) -> str:

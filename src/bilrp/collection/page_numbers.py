@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PAGES_PER_COMMIT = 64
 MAX_NUMBERS = 10_000  # of a stored page: a collection is not trusted
 MAX_SIDE_PIXELS = 2**20
-NO_NUMBER = "-"  # a region of the page that is no number
+NO_NUMBER = "-"  # a region of the page that is not a number
 
 
 def has_numbers(collection: Collection) -> bool:

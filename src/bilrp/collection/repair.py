@@ -74,7 +74,7 @@ class Correction:
         return torch.where(same, carrier, -1), lengths[0] / lengths[1][carrier]
 
     def subtract(self, embeddings: Float[Tensor, "n h"]) -> Float[Tensor, "n h"]:
-        """Return what is to be subtracted from each embedding; zero where it is no carrier's."""
+        """Return what to subtract from each embedding; zero for items that do not carry the part."""
         carrier, ratio = self.match(embeddings)
         known = carrier >= 0
         change = torch.zeros_like(embeddings)

@@ -12,7 +12,7 @@ MAX_ATTRACTION_EXCESS = 0.05  # of the neighbours, above the level without the p
 MIN_OF_CEILING = 0.9  # of the recall that filling in and encoding again reaches
 MAX_OTHERS_LOSS = 0.02  # of the recall of items without the part
 MAX_RELEVANCE_LEFT = 0.05  # of the relevance
-MIN_GAIN = 0.01  # of the recall: less is no repair
+MIN_GAIN = 0.01  # of the recall: a smaller gain does not count as a repair
 
 
 @dataclass(frozen=True)

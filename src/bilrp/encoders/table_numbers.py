@@ -1,6 +1,6 @@
 """Numbers of a scanned table as regions: digits that the network detects, joined to digit strings.
 
-Digits of one number stand one pitch apart, one and a half across a decimal point; columns are further apart. Each number is
+Digits of one number are one pitch apart, one and a half across a decimal point; columns are further apart. Each number is
 one region with its digits as its name, and everything else on the page is one more, so that nothing is unattributed.
 """
 
@@ -53,7 +53,7 @@ def detect_digits(maps: Tensor, *, threshold: float = DETECTION_THRESHOLD) -> De
     highest = functional.max_pool2d(best, (5, 3), stride=1, padding=(2, 1))
     y, x = ((best == highest) & (best >= threshold))[0, 0].nonzero(as_tuple=True)
     (first, second), value = maps[0, :, y, x].topk(2, dim=0)
-    # between cells: the mean of the peak and the cells beside it, because columns are only 3 px further apart than digits
+    # between cells: the mean of the peak and its neighbours, because columns are only 3 px further apart than digits
     left, peak, right = (functional.pad(best[0, 0], (1, 1))[y, x + shift] for shift in (0, 1, 2))
     offset = (right - left) / (left + peak + right)
     centers = (x + offset) * STRIDE_PIXELS + 1.0, y * STRIDE_PIXELS + 1.0
@@ -118,11 +118,11 @@ def label_numbers(digits: DetectedDigits, numbers: Iterable[list[int]], shape: t
 
 
 def measure_confidence(ink: np.ndarray, digits: DetectedDigits, numbers: Iterable[list[int]]) -> np.ndarray:
-    """Return how far each number can be trusted, in [0, 1]: its least certain digit, less what stands unread beside it.
+    """Return how far each number can be trusted, in [0, 1]: its least certain digit, less the unread ink next to it.
 
     min_i (1 − runner-up_i / peak_i) · max(0, 1 − u), with u the ink within a digit's step of either end that belongs to no
     detected digit, as a fraction of the ink of one of its digits. A smudged digit is often not detected at all: the
-    number then ends beside ink that nobody read, and the digits that remain look as certain as ever.
+    number then ends next to ink that was not read, and the digits that remain look as certain as ever.
 
     Args:
         ink: [height, width] in [0, 1].
@@ -137,14 +137,12 @@ def measure_confidence(ink: np.ndarray, digits: DetectedDigits, numbers: Iterabl
     for members in numbers:
         x, y = digits.x[members], digits.y[members]
         own = np.mean([ink[_window(*at, HALF_DIGIT_PIXELS, reach_y)].sum() for at in zip(x, y, strict=True)])
-        step = (
-            MAX_STEP_PIXELS - HALF_DIGIT_PIXELS
-        ) / 2  # half the width beside a number, from its end to the next digit
-        beside = [
+        step = (MAX_STEP_PIXELS - HALF_DIGIT_PIXELS) / 2  # half the gap between a number and the next digit
+        next_to = [
             unread[_window(end + side * (HALF_DIGIT_PIXELS + step), y[at], step, reach_y - 1)].sum()
             for end, side, at in ((x.min(), -1, 0), (x.max(), 1, -1))
         ]
-        confidence.append(digits.margin[members].min() * max(0.0, 1 - max(beside) / max(own, 1e-9)))
+        confidence.append(digits.margin[members].min() * max(0.0, 1 - max(next_to) / max(own, 1e-9)))
     return np.array(confidence)
 
 

@@ -196,7 +196,7 @@ def run_bytes(
     parts = context.region_count * (context.coordinate_count + taps) + sum(sparse_taps.values())
     if direction == "pull":
         back = peak_pull_numel(links[tiled_end:]) + context.program.result.numel()
-        inputs = 3 * x  # x, c and x ⊙ c; with tiles, beside the cotangents they are pulled from
+        inputs = 3 * x  # x, c and x ⊙ c; with tiles, in addition to the cotangents
         return item * (parts + coordinates * (back + inputs if tiled_end else max(back, inputs)))
     start = links[sparse_end - 1].shape.numel() if 0 < sparse_end < len(links) else 0
     dense = chunk * (peak_push_numel(links[sparse_end:], context.taps) + (0 if windowed_end else 2 * x))

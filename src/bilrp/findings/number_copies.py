@@ -1,8 +1,8 @@
-"""Blocks of numbers that stand on two pages, also where the layout has moved or a digit was changed in copying.
+"""Blocks of numbers that are on two pages, also where the layout has moved or a digit was changed in copying.
 
 The numbers of a page are known by their digits, their places, and their neighbours to the right and below. Two equal pairs
 of numbers are linked if both pages lead from the first to the second in the same direction, over at most `MAX_STEPS`
-numbers: a number that was misread, left out or changed does not end a block. What stands between linked numbers and is not
+numbers: a number that was misread, left out or changed does not end a block. What is between linked numbers and is not
 equal is a difference; if one digit differs, it is what a historian calls an error of copying.
 """
 
@@ -50,7 +50,7 @@ class PageNumbers:
 
     @cached_property
     def places(self) -> dict[str, list[int]]:
-        """Where each number of at least `MIN_DIGITS` digits stands."""
+        """The position of each number of at least `MIN_DIGITS` digits."""
         places: dict[str, list[int]] = defaultdict(list)
         for n, name in enumerate(self.numbers):
             if len(name) >= MIN_DIGITS:
@@ -95,7 +95,7 @@ class NumberDifference:
 
 @dataclass(frozen=True)
 class CopiedBlock:
-    """Numbers that stand on both pages in the same arrangement.
+    """Numbers in the same arrangement on both pages.
 
     Args:
         pairs: Equal numbers (i of a, j of b); each number of a page is in one pair.

@@ -18,7 +18,7 @@ import numpy as np
 from bilrp.findings.grouping import Finding
 from bilrp.regions import NUMBERS, Regions
 
-MIN_OVERLAP_FRACTION = 0.5  # of the smaller of two numbers: then they stand in one column, or in one row
+MIN_OVERLAP_FRACTION = 0.5  # of the smaller of two numbers: then they are in one column, or in one row
 MAX_GAP_SIZES = 1.5  # between neighbours in a row, in widths of the narrower; in a column, in heights
 MIN_BLOCK_PAIRS = 2
 MAX_LISTED_NUMBERS = 6
@@ -142,7 +142,7 @@ def serialize_matches(matches: Sequence[NumberMatch], a: Regions, b: Regions) ->
 
 
 def describe_numbers(regions: Regions, numbers: Sequence[int]) -> str:
-    """Return these numbers as they stand on the page: the digits, with a count if one number occurs several times.
+    """Return these numbers as written on the page: the digits, with a count if one number occurs several times.
 
     Args:
         regions: The numbers of a page.
@@ -189,7 +189,7 @@ def _build_match(
 
 
 def _find_places(regions: Regions) -> dict[str, list[int]]:
-    """Return the regions of each number; what is no number (the rest of the page) is left out."""
+    """Return the regions of each number; what is not a number (the rest of the page) is left out."""
     places = defaultdict(list)
     for n, name in enumerate(regions.names or ()):
         if name.isdecimal():
@@ -266,11 +266,13 @@ def find_box_neighbours(
         rows = np.minimum(bottom, bottom[n]) - np.maximum(top, top[n])
         columns = np.minimum(right, right[n]) - np.maximum(left, left[n])
         across, down = left - right[n], top - bottom[n]
-        beside = is_number & (rows >= MIN_OVERLAP_FRACTION * np.minimum(height, height[n])) & (left > left[n])
-        beside &= across <= max_gap_sizes * np.minimum(width, width[n])
+        right_of = (
+            is_number & (rows >= MIN_OVERLAP_FRACTION * np.minimum(height, height[n])) & (left > left[n])
+        )
+        right_of &= across <= max_gap_sizes * np.minimum(width, width[n])
         below = is_number & (columns >= MIN_OVERLAP_FRACTION * np.minimum(width, width[n])) & (top > top[n])
         below &= down <= max_gap_sizes * np.minimum(height, height[n])
-        for side, candidates, gap in ((0, beside, across), (1, below, down)):
+        for side, candidates, gap in ((0, right_of, across), (1, below, down)):
             if candidates.any():
                 neighbours[n, side] = int(np.where(candidates, gap, np.inf).argmin())
     return neighbours

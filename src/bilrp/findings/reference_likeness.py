@@ -1,6 +1,6 @@
 """Whether inputs are like the photographs that a random baseline was measured on.
 
-Two faces have a larger cosine than any two everyday photographs, whoever they are of: a comparison with photographs would
+Two faces have a larger cosine than any two everyday photographs, whoever they show: a comparison with photographs would
 call all of them very similar. So the mean embedding of the photographs is stored, and a pair whose embeddings are less
 like it than those of 95 % of the pairs of photographs is called alike in kind only. With VGG-16 this notices all pairs of
 drawings and pages, no pair of video frames of sports, and of faces all pairs of the 20 people with whom the number of

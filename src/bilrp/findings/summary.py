@@ -48,7 +48,7 @@ MAX_PADDING_SHARE = 0.05  # of the relevance
 MAX_CROPPED_FRACTION = 0.2  # of the image
 DOMINANT_SHARE = 0.5  # of the relevance, in one region
 COSINE_SIMILARITIES = ("cosine", "dot", "squared_distance")  # what a cosine says about the score
-# What a high cosine of inputs unlike the random pairs says: two faces exceed any two photographs, whoever they are of.
+# What a high cosine of inputs unlike the random pairs says: two faces exceed any two photographs, whoever they show.
 ALIKE_IN_KIND = "Alike in kind at least"
 HIGH_VERDICTS = ("Very similar", "Similar")
 UNRELIABLE = "unreliable input"

@@ -141,7 +141,7 @@ def list_differences(
     }
     every = explanation.differences(explanation.a.regions.count + explanation.b.regions.count)
     shown = [d for d in every if d.contribution > 0 and visible[d.side] >= {*d.regions}]
-    if shown and not shown[0].is_matched:  # what is a match is no difference beside what has none
+    if shown and not shown[0].is_matched:  # matched regions are not differences if others have no match
         shown = [d for d in shown if not d.is_matched]
     return [d for d in shown[:k] if d.contribution >= MIN_DIFFERENCE_FRACTION * shown[0].contribution]
 

@@ -59,8 +59,8 @@ def freeze_activation(step: Step) -> Map:
     require((step.run(zero) == 0).all(), lambda: _raise_nonzero_at_zero(step))
     if step.operation.kind == "activation" and step.operation.verify_derivative and not is_elementwise(step):
         raise RuleError(
-            f"{step.describe()} is no activation, as its row says: numbers in other places change its result, so that it is "
-            "not elementwise; leave the row out and choose its rule, e.g. bilrp.rules.jacobian()"
+            f"{step.describe()} is not an activation, as its row says: numbers in other places change its result, so that "
+            "it is not elementwise; leave the row out and choose its rule, e.g. bilrp.rules.jacobian()"
         )
     factor = step.result / a
     if is_on_cpu(a) and all_finite(factor):

@@ -410,7 +410,9 @@ def check_entry(entry: object) -> None:
         advice = (
             f"call it, as in bilrp.rules.{name}()" if ours else "a rule is bilrp.rules.Rule(name, function)"
         )
-        raise RuleError(f"the rule for {condition!r} is no rule but {type(rule).__name__} {name}: {advice}")
+        raise RuleError(
+            f"the rule for {condition!r} is not a rule but {type(rule).__name__} {name}: {advice}"
+        )
 
 
 def as_composite(composite_or_rule: object) -> CompositeFunction:

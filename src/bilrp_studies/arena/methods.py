@@ -82,7 +82,7 @@ def load_entry(name: str) -> Method:
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"--entry {name}: give package.module:function ({error})") from error
     if not callable(method):
-        raise InputError(f"--entry {name} is no function: give one with (encoder, a, b, regions)")
+        raise InputError(f"--entry {name} is not a function: give one with (encoder, a, b, regions)")
     return cast(Method, method)
 
 
@@ -127,7 +127,7 @@ def _cached_pairs(
             if key not in cache:
                 if len(cache) >= MAX_CACHED:
                     cache.pop(next(iter(cache)))
-                # The input is kept beside its decomposition: ids of freed tensors are used again.
+                # The input is kept with its decomposition: ids of freed tensors are used again.
                 cache[key] = (encoder, x), decompose_input(encoder, x, regions)
             sides.append(cache[key][1])
         return pair_sides(*sides)

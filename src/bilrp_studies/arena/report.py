@@ -45,7 +45,7 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
     }
     lower = [_comparison_table(comparisons, verdict) for verdict in VERDICTS[:3]]
     sections = {
-        "The default beside the best other method, losses first": [_overview_table(comparisons, table)],
+        "The default and the best other method, losses first": [_overview_table(comparisons, table)],
         "Where the default is behind": lower,
         "Covering the first findings": [_covering_table(covering)] if covering else [],
         **{f"{encoder}: {truth}": [_truth_table(by)] for (encoder, truth), by in table.items()},
@@ -147,7 +147,7 @@ def compare_covering(rows: Iterable[Row], settings: ArenaSettings) -> dict[str, 
     """Return, by encoder and other method, the share of pairs whose score falls more under the default's findings.
 
     Equal falls count half: methods that find the same regions have the same. "every other" is the share of pairs where
-    the default's fall is no less than that of all others at once, "more than every other" where it is more. Each has
+    the default's fall is at least that of all others at once, "more than every other" where it is more. Each has
     "mean", "low", "high" and "pairs".
     """
     held: dict[str, dict[str, list[float]]] = {}

@@ -152,7 +152,7 @@ def describe_results(
     )
     warning = "" if retrieval.is_trained else f"{_describe_untrained(retrieval)} "
     return (
-        f"{warning}For the words of an object, the strongest relevance of {OUR_METHOD} lies in that "
+        f"{warning}For the words of an object, the strongest relevance of {OUR_METHOD} is in that "
         f"object's box this often, "
         f"with 1 to {MAX_OBJECTS} named objects: {figures}. {_describe_losses(comparisons)}"
     )
@@ -264,7 +264,7 @@ def _describe_protocol(settings: CaptionsSettings, methods: Sequence[Method]) ->
         f"{BATCH_SCENES} new scenes, and never told where anything is. Seed {settings.seed}.",
         "The relevance of an object's words (its colour and its shape, summed) is looked at on all 64 patches. The "
         "game is won where the strongest patch has its middle in the object's box. The second measure is the share of "
-        "positive relevance that lies on such patches.",
+        "positive relevance on such patches.",
         f"Methods: {about}.",
         "In the second game four objects are always drawn and one to four of them are named, as FIxLIP has it with four "
         f"photographs. Published figures for CLIP on those photographs, 1 to 4 objects: {FIXLIP}. They are of another model "

@@ -1,6 +1,6 @@
 """Changes study: is the first difference that people are shown the change that was made?
 
-A photograph counts if the centre of the first difference lies inside the changed box, on either side. A sentence counts if
+A photograph counts if the centre of the first difference is inside the changed box, on either side. A sentence counts if
 the first difference contains the changed word and at most MAX_WORDS words.
 """
 

@@ -243,7 +243,7 @@ def _list_clips(folder: Path, skipped: list[SkippedFile]) -> Iterator[tuple[str,
             )
     for parent, paths in by_folder.items():
         if parent == folder:
-            why = "lie loose: put the frames of each clip into a folder of its own, or compare stills with --transform"
+            why = "are in no subfolder: put the frames of each clip into one, or compare stills with --transform"
             skipped.append(SkippedFile(f"{len(paths)} pictures", why))
         else:
             yield parent.relative_to(folder).as_posix(), paths

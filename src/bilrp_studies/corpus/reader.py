@@ -31,7 +31,7 @@ def make_encoder(*, steps: int, seed: int = 0) -> Encoder:
 
 
 def draw_patches(rng: np.random.Generator) -> Patches:
-    """Draw digits of every typeface between others, and what is no digit: gaps, spaces between lines, letters."""
+    """Draw digits of every typeface between others, and what is not a digit: gaps, spaces between lines, letters."""
     rows: list[tuple[np.ndarray, int, tuple[float, float]]] = []
     for edition in EDITIONS:
         face = load_typeface(edition.typeface, DIGIT_HEIGHT_PIXELS * LAYOUT_SCALE)

@@ -183,14 +183,14 @@ def _protocol(
         "comparisons: of twenty that mean nothing, one looks as if it did.",
         f"Deletion and insertion: {pluralize(settings.steps, 'step')}, both pictures at once, towards a blur; area in units "
         "of the similarity of the whole pictures. Regions go (or come) in the order in which the explanation's own account "
-        "of what is left falls (or rises) fastest. The edges of what was blurred are features too, and lie on the same "
+        "of what is left falls (or rises) fastest. The edges of what was blurred are features too, and are on the same "
         "grid in both pictures: an order that scatters regions makes more of them and raises the similarity, which "
         "favours it in insertion and not in deletion. So the random order stands for chance, not the height ½.",
         "Known warps, in turn: shift by an eighth, flip, rotation by 20°, crop to 80 %; a match counts within one "
         "region. These models compare place with place: where a warp moves things further than a layer's features "
         "reach, as a flip does, the model itself does not see the match, and no explanation of it can. Planted: a patch "
         "of about a third of the width, cut from one picture and pasted into the other in the same place.",
-        "Random weights: every layer drawn anew with its own mean and spread; the absolute rank correlation of the two "
+        "Random weights: every layer redrawn with its own mean and spread; the absolute rank correlation of the two "
         "explanations. A layer whose features are local relates neighbouring places whatever its weights are, and an "
         "explanation that says so keeps its order; one that is mostly noise loses it. Noise: normal, "
         f"{settings.noise:g} × the spread of the picture, on both. Saliency looks at pixels only: it cannot notice "

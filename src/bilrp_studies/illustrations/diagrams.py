@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 SIDE_PIXELS = 384  # drawn larger than it is read, so that lines are smooth
 PAPER, INK = 238, 30
-OUTER_FRACTION, INNER_FRACTION = 0.72, 0.2  # of half the side: the ring in which the rotating part lies
+OUTER_FRACTION, INNER_FRACTION = 0.72, 0.2  # of half the side: the ring of the rotating part
 FIXED, ROTATING = 0, 1  # numbers of the regions
 
 
@@ -88,7 +88,7 @@ def _draw_rotating_part(rng: np.random.Generator) -> list[np.ndarray]:
 
 
 def label_parts(height: int, width: int) -> np.ndarray:
-    """Return `ROTATING` for pixels of the ring in which the rotating part lies, `FIXED` for all others.
+    """Return `ROTATING` for pixels of the ring of the rotating part, `FIXED` for all others.
 
     >>> label_parts(96, 96).mean() < 0.5
     True

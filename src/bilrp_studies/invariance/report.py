@@ -99,7 +99,7 @@ def _inv_blocks(
     words = (
         f"INV is the mean similarity of {neighbours}, divided by the mean similarity of all pairs: 1 means "
         "that being neighbours makes "
-        "no difference. The interval comes from drawing the clips anew with replacement."
+        "no difference. The interval comes from resampling the clips with replacement."
     )
     header = ("", *(f"layer {n}" for n in layers))
     chart = Picture("by-layer.png", plot_inv(inv_results), _bars_caption(bool(inv_results.clip_shares)))

@@ -158,7 +158,7 @@ class EmbeddedInputs:
 def measure_case(
     inputs: EmbeddedInputs, items: PlantedItems, settings: RepairSettings, *, encoder: str, shortcut: str
 ) -> Case:
-    """Repair one shortcut, and measure it beside its rivals.
+    """Repair one shortcut, and measure it and its rivals.
 
     Args:
         inputs: the encoder.

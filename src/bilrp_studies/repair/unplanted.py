@@ -1,4 +1,4 @@
-"""A shortcut that nobody planted: found by an audit, repaired, and verified by labels that neither of them sees."""
+"""A shortcut that was not planted: found by an audit, repaired, and verified by labels that neither of them sees."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(settings: RepairSettings) -> Report:
     ]
     repaired = sum("after" in each for each in cases)
     return build_study_report(
-        f"A shortcut that nobody planted, {settings.encoders[0]}",
+        f"A shortcut that was not planted, {settings.encoders[0]}",
         f"{len(collection)} images in {len(groups)} folders: the audit found {len(alike)} parts that look the same in many "
         f"of them; {repaired} of the first {len(cases)} were repaired.",
         {

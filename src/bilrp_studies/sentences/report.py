@@ -235,7 +235,7 @@ def _describe_protocol(settings: SentencesSettings, explained_variance: float | 
             f"Noun matching: the upper half of the layers and a linear head were trained for {settings.steps} steps to "
             f"make the dot product count the nouns two sentences share; on new pairs it explains "
             f"{100 * explained_variance:.0f} % of "
-            "their variance. An explanation should lie on equal nouns."
+            "their variance. The relevance should be on equal nouns."
             + (
                 " It has not learnt that well, so this measure says little: train for longer."
                 if explained_variance < MIN_EXPLAINED_VARIANCE

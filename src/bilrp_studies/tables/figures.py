@@ -176,7 +176,7 @@ def plot_explanations(explained: Sequence[ExplainedBlockPair], images: Sequence[
         a = item.agreement
         text = (
             f"{titles.get(item.name, item.name)}:  {a.bigram:.0%} of the positive relevance joins the same bigram, "
-            f"{a.off:.0%} lies off the digits"
+            f"{a.off:.0%} is not on digits"
         )
         axes.set_title(text.replace("%", " %"), size=9.5, loc="left", color=TEXT_COLOR)
     return drawn

@@ -87,7 +87,7 @@ def find_layout(image: ImageLike) -> TableLayout:
         (shapes.height >= 0.7 * LAYOUT_DIGIT_HEIGHT) & (shapes.height <= 1.35 * LAYOUT_DIGIT_HEIGHT)
     )
     if np.median(tall.width / tall.height) > 1.1:
-        raise InputError("the page seems to lie on its side: its glyphs are wider than tall")
+        raise InputError("the page seems to be rotated by 90°: its glyphs are wider than tall")
     rows = _find_rows(tall)
     columns = _find_columns(shapes, rows, ink.shape[1])
     rows = rows[[_is_in_columns(_find_words(shapes, y), columns) for y in rows]]
@@ -290,7 +290,7 @@ def _require_cells(digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray) 
     inside = (digit_glyphs.x[:, None] >= columns[:, 0] - 2) & (digit_glyphs.x[:, None] <= columns[:, 1] + 2)
     share = float((on_row & inside.any(axis=1)).mean())
     if len(rows) < 3 or share < 0.75:
-        raise InputError(f"no table found: {share:.0%} of the glyphs stand in rows and columns")
+        raise InputError(f"no table found: {share:.0%} of the glyphs form rows and columns")
 
 
 def _require_upright(digit_glyphs: Glyphs, rows: np.ndarray, columns: np.ndarray) -> None:

@@ -66,5 +66,5 @@ def find_pages(folder: Path) -> list[tuple[Path, Path]]:
     pairs = [(i, folder / "data" / f"{i.stem}.csv") for i in sorted((folder / "images").glob("*.jpg"))]
     pairs = [(i, t) for i, t in pairs if t.is_file()]
     if not pairs:
-        raise InputError(f"no pages in {folder}: expected images/NAME.jpg beside data/NAME.csv")
+        raise InputError(f"no pages in {folder}: expected images/NAME.jpg and data/NAME.csv")
     return pairs

@@ -79,7 +79,7 @@ def _answer(results: dict[str, Any]) -> str:
         f"The bigram network reads digits with F1 {results['digit_f1']:.3f} from {results['train_patches']} labels and "
         f"ranks pairs of blocks as their transcription does (Spearman {similar['bigram']:.2f}); {precise['bigram']:.0%} of "
         f"its positive relevance joins the same bigram, {precise['chance']:.0%} would by chance, and {spread['off']:.1%} "
-        f"lies off the digits.{against} A block photographed again is found first in "
+        f"is not on digits.{against} A block photographed again is found first in "
         f"{results['copy_first']['overall']:.0%} of {results['copy_queries']} searches."
     )
     return text.replace("%", " %")
@@ -143,7 +143,7 @@ def _explanations(measurements: Measurements, results: dict[str, Any]) -> list[B
     note = (
         "A coordinate of the bigram network stands for two digits, and min{a_j, τ(a_k)} hands its relevance to the "
         "weaker of the two: so a matched bigram also joins its first digit here with its second digit there. That is "
-        "why precision is counted on bigrams; the share on equal digits is given beside it."
+        "why precision is counted on bigrams; the share on equal digits is given with it."
     )
     return [
         table,
@@ -175,7 +175,7 @@ def _smudged(results: dict[str, Any]) -> list[Block]:
     note = (
         "Equal numbers of at least three digits on two pages, judged by the transcriptions; a tenth of the digits is "
         "blurred, faded or blotted. A smudged digit is often not read at all, so the reliability of a number is its least "
-        'certain digit, less the unread ink beside it (`reliability="own"`); below 0.5 a match is marked.'
+        'certain digit, less the unread ink next to it (`reliability="own"`); below 0.5 a match is marked.'
     )
     return [note, Table(header, rows, "Precision of number matches, with and without weights")]
 

@@ -86,7 +86,7 @@ def _sections(
     patterns = Picture(
         "patterns.png",
         figures.plot_patterns(runs[0]),
-        "Two typical test pairs of the first network: those whose cosines lie nearest to the averages in the table. "
+        "Two typical test pairs of the first network: those whose cosines are closest to the averages in the table. "
         "Lines join the digits of the two sequences: red for positive, blue for negative relevance, each panel scaled "
         "to its strongest line.",
     )

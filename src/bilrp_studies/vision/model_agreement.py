@@ -60,7 +60,7 @@ def compare_models(
         settings: Number of pairs and regions.
         bar: Progress bar, advanced once per pair.
     """
-    bar.start("beside VGG-16", min(len(images), settings.pairs + 1) - 1)
+    bar.start("agreement with VGG-16", min(len(images), settings.pairs + 1) - 1)
     result, before = [], None
     for item in images[: settings.pairs + 1]:
         now = tuple(_decompose_image(net, item, settings) for net in encoders)

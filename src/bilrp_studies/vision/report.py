@@ -45,7 +45,7 @@ def build_report(
     return build_study_report(
         "Which rules say something about networks with batch norm?",
         describe_results(results),
-        {**tables, "MobileNetV2 beside VGG-16": _agreement_blocks(agreements, results)},
+        {**tables, "MobileNetV2 and VGG-16": _agreement_blocks(agreements, results)},
         settings=settings,
         results=results,
         protocol=[_protocol(settings)],

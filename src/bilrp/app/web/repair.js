@@ -129,7 +129,7 @@ export async function repair(root, { about, said, signal, say }) {
     ...missed,
     node("h2", {}, "Items that have it"),
     picks,
-    node("p", {}, node("label", { for: "repaired", class: "onoff" }, onoff, " Show the repaired similarity beside it")),
+    node("p", {}, node("label", { for: "repaired", class: "onoff" }, onoff, " Show the repaired similarity as well")),
     both,
     back,
   );

@@ -5,7 +5,7 @@ import { labelMap, maskCentres, outlines } from "./outlines.js";
 import { flowWords, GUTTER, runsOf, exitPath } from "./text.js";
 import { captionName } from "./words.js";
 
-const LETTER = 28; // left of a text without a name, where its letter stands
+const LETTER = 28; // left of a text without a name, for its letter
 const LARGEST_TEXT = 1.8; // times the normal size, for texts above each other that do not fill the width
 
 const round = (x) => Math.round(100 * x) / 100;

@@ -1,5 +1,5 @@
 // @ts-check
-// The panel beside the network: the parts that several items share, an item with its edges, an edge with its reason.
+// The panel next to the network: the parts that several items share, an item with its edges, an edge with its reason.
 
 import { node } from "./dom.js";
 

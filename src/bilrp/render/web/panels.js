@@ -122,7 +122,7 @@ export function placePanel(app, side) {
   const grain = (6 * shape.width) / panel.w / 2; // hatching 6 pixels wide at any scale
   set(nodes.hatch.el, { patternTransform: `rotate(45) scale(${grain})` });
   const caption = app.dom.captions[side].el.style;
-  // a letter beside a text must not cover its words
+  // a letter next to a text must not cover its words
   const isBeside = panel.caption[1] >= panel.y - 1 && panel.caption[1] < panel.y + panel.h;
   const width = isBeside ? panel.x - panel.caption[0] : shape.words ? app.layout.width - panel.caption[0] : panel.w;
   Object.assign(caption, { left: `${panel.caption[0]}px`, top: `${panel.caption[1]}px`, width: `${width}px` });
