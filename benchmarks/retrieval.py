@@ -101,7 +101,7 @@ def report_costs(encoder: bilrp.Encoder, passages: Sequence[str]) -> None:
     print(f"plain search: {1000 * plain:.1f} ms")
     ranked = np.argsort(-(vectors @ query)).tolist()
     for count in (1, 10, 100):
-        hits: list[str] = [passages[n] for n in ranked[:count]]
+        hits: list[str] = [passages[int(n)] for n in ranked[:count]]
         once = min(measure(partial(encode, encoder, hits)) for _ in range(2))
         full = min(measure(partial(highlight, encoder, QUESTIONS[0], hits)) for _ in range(2))
         print(f"{count} highlighted: {full:.2f} s, {full / once:.2f} × encoding them once ({once:.2f} s)")

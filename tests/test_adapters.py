@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import glob
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,6 +133,70 @@ def test_lancedb(
         check(encoder, read, ranking)
         assert [hit.metadata["page"] for hit in read] == ranking
         assert read[0].score is not None and "vector" in read[0].metadata
+
+
+def find_postgres() -> Path | None:
+    """Return the folder of the programs of a PostgreSQL with pgvector: of the package pgserver, or the machine's own."""
+    package = importlib.util.find_spec("pgserver")
+    folders = [Path(each) for each in glob.glob("/usr/lib/postgresql/*/bin")]
+    if package is not None and package.origin is not None:
+        folders.insert(0, Path(package.origin).parent / "pginstall" / "bin")
+    if (program := shutil.which("initdb")) is not None:
+        folders.append(Path(program).parent)
+    for folder in folders:
+        asked = subprocess.run([folder / "pg_config", "--sharedir"], capture_output=True, text=True)
+        if (Path(asked.stdout.strip()) / "extension" / "vector.control").is_file():
+            return folder
+    return None
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Any]:
+    """A connection to a server in a temporary folder, which listens on a socket in it only."""
+    psycopg = pytest.importorskip("psycopg", reason="needs psycopg")
+    programs = find_postgres()
+    if programs is None:
+        pytest.skip("needs a PostgreSQL with pgvector: pip install pgserver")
+    # The server refuses to run as root.
+    owner = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chown(folder, owner.pw_uid, owner.pw_gid)
+
+        def run(program: str, *arguments: str) -> None:
+            command = [programs / program, *arguments, "-D", f"{folder}/data"]
+            who = {"user": owner.pw_uid, "group": owner.pw_gid} if os.geteuid() == 0 else {}
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder, **who)  # type: ignore[call-overload]
+
+        run("initdb", "-U", "tester", "--auth=trust", "--no-sync")
+        run("pg_ctl", "-w", "-o", f"-k {folder} -c listen_addresses='' -c fsync=off", "start")
+        try:
+            with psycopg.connect(host=folder, user="tester", dbname="postgres") as connection:
+                yield connection
+        finally:
+            run("pg_ctl", "-m", "immediate", "stop")
+
+
+def test_pgvector(postgres: Any, encoder: bilrp.Encoder, vectors: np.ndarray, ranking: list[int]) -> None:
+    factories = pytest.importorskip("psycopg.rows", reason="needs psycopg")
+    with postgres.cursor(row_factory=factories.dict_row) as cursor:
+        cursor.execute("CREATE EXTENSION vector")
+        cursor.execute(
+            f"CREATE TABLE passages (id int, body text, page int, embedding vector({vectors.shape[1]}))"
+        )
+        for n, vector in enumerate(vectors.tolist()):
+            cursor.execute("INSERT INTO passages VALUES (%s, %s, %s, %s)", (n, TEXTS[n], n, str(vector)))
+        query = "SELECT id, body, page, embedding <=> %s::vector AS distance FROM passages ORDER BY 4 LIMIT 3"
+        asked = str(embed(encoder, QUERY).tolist())
+        rows = cursor.execute(query, (asked,)).fetchall()
+    hits = highlight_hits(encoder, QUERY, rows, text_field="body")
+    check(encoder, hits, ranking)
+    assert [(hit.id, hit.metadata["page"]) for hit in hits] == [(n, n) for n in ranking]
+    for hit in hits:
+        assert hit.highlight is not None and hit.score == pytest.approx(1 - hit.highlight.score, abs=1e-5)
+    with postgres.cursor(row_factory=factories.namedtuple_row) as cursor:
+        rows = cursor.execute(query, (asked,)).fetchall()
+    with pytest.raises(InputError, match="dict_row"):
+        highlight_hits(encoder, QUERY, rows, text_field="body")
 
 
 def test_langchain(encoder: bilrp.Encoder, ranking: list[int]) -> None:
