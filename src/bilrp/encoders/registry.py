@@ -134,6 +134,19 @@ def _make_clip(folder: str, options: EncoderOptions) -> DualEncoder:
     return clip(folder)
 
 
+def _make_onnx(path: str, options: EncoderOptions) -> Encoder:
+    from bilrp.encoder import Encoder
+    from bilrp.encoders import images
+    from bilrp.encoders.onnx_file import choose_size, load_onnx
+
+    module, shape = load_onnx(path)
+    options = choose_size(options, shape, f"onnx:{path}")
+    read = partial(
+        images.read_with_view, size=options.input_size, resize=options.resize or images.DEFAULT_RESIZE
+    )
+    return Encoder(module=module, read=read, to_image=images.to_image, name=f"onnx:{path}")
+
+
 def _mobile_maker(function_name: str) -> Callable[[str, EncoderOptions], Encoder]:
     def make(argument: str, options: EncoderOptions) -> Encoder:
         from bilrp.encoders import images, mobile_cnns
@@ -179,6 +192,8 @@ FAMILIES = (
     EncoderFamily("vision", _make_vision, "vision:FOLDER (a saved image model) for photographs", completions=("vision:",),
     reads="images"),
     EncoderFamily("clip", _make_clip, "clip:FOLDER (an image-text model) for an image and a text", completions=("clip:",)),
+    EncoderFamily("onnx", _make_onnx, "onnx:FILE (an image model, through onnx2torch)", completions=("onnx:",),
+    options=("size", "resize"), reads="images"),
 )  # fmt: skip
 
 CUSTOM_ENCODER_HELP = (
