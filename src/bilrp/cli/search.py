@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from pathlib import Path
@@ -99,24 +99,21 @@ def search(
         raise InputError("give a QUERY, or --queries FILE with one in each line")
     check_query(query)  # before torch is imported
 
-    from bilrp.cli import batch
-    from bilrp.cli.outputs import DrawOptions, check_outputs
-    from bilrp.collection import open
-    from bilrp.collection.repair import Repair
-    from bilrp.io.files import ANNOTATION_SUFFIXES, PAGE_SUFFIX
-    from bilrp.render.gallery import MAX_EXPLANATIONS
-
     if repair and (part or words or approximate or similarity or where):
         raise InputError(
             "--repair has its own similarity and searches by whole items: leave out the other options"
         )
+
+    from bilrp.cli.outputs import check_outputs
+    from bilrp.collection import open
+    from bilrp.io.files import ANNOTATION_SUFFIXES, PAGE_SUFFIX
+    from bilrp.render.gallery import MAX_EXPLANATIONS
+
     outputs = check_outputs(output or [], formats=(PAGE_SUFFIX, *ANNOTATION_SUFFIXES), inputs=(query,))
     if outputs and count > MAX_EXPLANATIONS:
         raise InputError(f"-k {count}: a page has at most {MAX_EXPLANATIONS} explanations")
     opened = open(collection, encoder, weights=weights)
-    repairs = [Repair.load(path) for path in repair or ()]
-    combined = reduce(lambda first, second: first.then(second, opened), repairs) if repairs else None
-    asked = _Query(query, opened, combined)
+    asked = _Query(query, opened, _combine_repairs(repair or (), opened))
     if part is not None or words is not None:
         asked = asked.restrict(part, words, without=without)
     elif explain or outputs:
@@ -124,42 +121,67 @@ def search(
     index_or_reason = asked.choose_index(similarity) if approximate and where is None else None
     neighbours = asked.find(count, similarity=similarity, approximate=approximate, where=where)
     recall_note, recall = _describe_recall(index_or_reason, is_whole_item=asked.regions is None, count=count)
-    reason = isinstance(index_or_reason, str)
-    header = f"Searched exactly, without an index: {index_or_reason}.\n" if reason else ""
-    condition = "" if where is None else f" where {where}"
-    header += f"Nearest to {asked.description}, of {len(asked.collection)}{condition}{recall_note}:"
+    header = asked.describe_search(index_or_reason, where, recall_note)
     if not (as_json or explain):
         _print_neighbours(header, neighbours, asked.key)  # before the explanations, which may take long
     entries = asked.explain(neighbours, similarity) if explain or outputs else []
-    explanations = [entry.explanation for entry in entries]
     if as_json:
-        from bilrp.answers.collections import build_search
-        from bilrp.cli import terminal
-
-        by = asked.collection.resolve_similarity(similarity) if repair is None else "repaired"
-        answer = build_search(
-            asked.collection, query, neighbours, similarity=by, regions=asked.regions, explanations=explanations,
-            **recall,
-        )  # fmt: skip
-        terminal.print_json(answer)
+        _print_json(asked, neighbours, entries, similarity, recall)
     elif explain:
-        _print_neighbours(header, neighbours, asked.key, [each.summary() for each in explanations])
-    lead = f"The nearest {len(neighbours)} of {len(asked.collection)} items in {collection}{asked.by}{recall_note}."
-    title, draw = f"Nearest to {asked.description}", DrawOptions(palette=palette)
-    pages = [path for path in outputs if path.suffix.lower() == PAGE_SUFFIX]
-    batch.write_page(entries, pages, draw, title=title, lead=lead, columns=1, quiet=as_json)
-    _write_matches(entries, [path for path in outputs if path not in pages], quiet=as_json)
+        _print_neighbours(header, neighbours, asked.key, [each.explanation.summary() for each in entries])
+    lead = f"The nearest {len(neighbours)} of {len(opened)} items in {collection}{asked.by}{recall_note}."
+    _write_files(entries, outputs, palette, title=f"Nearest to {asked.description}", lead=lead, quiet=as_json)
 
 
-def _write_matches(entries: Sequence[GalleryEntry], outputs: Sequence[Path], *, quiet: bool) -> None:
-    """Write the matches of all explanations for image viewers."""
-    from bilrp.cli.outputs import write_each
-    from bilrp.io.files import match_suffix
+def _combine_repairs(paths: Sequence[str], collection: Collection) -> Repair | None:
+    """Load repairs and return them as one; None without any."""
+    from bilrp.collection.repair import Repair
+
+    repairs = [Repair.load(path) for path in paths]
+    return reduce(lambda first, second: first.then(second, collection), repairs) if repairs else None
+
+
+def _print_json(
+    asked: _Query,
+    neighbours: Sequence[Neighbour],
+    entries: Sequence[GalleryEntry],
+    similarity: str | None,
+    recall: Mapping[str, Any],
+) -> None:
+    from bilrp.answers.collections import build_search
+    from bilrp.cli import terminal
+
+    by = "repaired" if asked.repair else asked.collection.resolve_similarity(similarity)
+    explanations = [entry.explanation for entry in entries]
+    answer = build_search(
+        asked.collection, asked.text, neighbours, similarity=by, regions=asked.regions, explanations=explanations,
+        **recall,
+    )  # fmt: skip
+    terminal.print_json(answer)
+
+
+def _write_files(
+    entries: Sequence[GalleryEntry],
+    outputs: Sequence[Path],
+    palette: str,
+    *,
+    title: str,
+    lead: str,
+    quiet: bool,
+) -> None:
+    """Write the explanations as pages, and their matches for image viewers."""
+    from bilrp.cli import batch
+    from bilrp.cli.outputs import DrawOptions, write_each
+    from bilrp.io.files import PAGE_SUFFIX, match_suffix
     from bilrp.render.annotations import WRITERS
 
+    pages = [path for path in outputs if path.suffix.lower() == PAGE_SUFFIX]
+    draw = DrawOptions(palette=palette)
+    batch.write_page(entries, pages, draw, title=title, lead=lead, columns=1, quiet=quiet)
     explanations = [entry.explanation for entry in entries]
+    others = [path for path in outputs if path not in pages]
     write_each(
-        lambda path: WRITERS[match_suffix(path, WRITERS) or ""](explanations, path), outputs, quiet=quiet
+        lambda path: WRITERS[match_suffix(path, WRITERS) or ""](explanations, path), others, quiet=quiet
     )
 
 
@@ -271,6 +293,15 @@ class _Query:
     def choose_index(self, similarity: str | None) -> ApproximateIndex | str:
         """Return the approximate index, or the reason why there is none."""
         return self.collection.items.index_or_reason(self.collection.resolve_similarity(similarity))
+
+    def describe_search(
+        self, index_or_reason: ApproximateIndex | str | None, where: str | None, recall_note: str
+    ) -> str:
+        """Return the lines above the neighbours."""
+        reason = index_or_reason if isinstance(index_or_reason, str) else None
+        exact = "" if reason is None else f"Searched exactly, without an index: {reason}.\n"
+        condition = "" if where is None else f" where {where}"
+        return f"{exact}Nearest to {self.description}, of {len(self.collection)}{condition}{recall_note}:"
 
     def find(
         self, count: int, *, similarity: str | None, approximate: bool, where: str | None
