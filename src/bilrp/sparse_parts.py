@@ -57,7 +57,13 @@ class SparseParts:
 
     @staticmethod
     def from_columns(columns: Tensor, values: Tensor, width: int) -> SparseParts:
-        """Return parts with values [regions, columns] at some of `width` coordinates, as one block."""
+        """Return parts that are zero except at some coordinates, as one block.
+
+        Args:
+            columns: Numbers of these coordinates.
+            values: Parts at them, [regions, columns].
+            width: Number of all coordinates, h.
+        """
         block = PartsBlock(torch.arange(len(values)), columns, values)
         return _from_blocks((block,), (len(values), width))
 

@@ -82,12 +82,6 @@ Output = Annotated[
         ".iiif.json (a IIIF manifest), .csv (region pairs for AIKON); may be repeated.",
     ),
 ]
-PageOutput = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="One .html page with all explanations; may be repeated."
-    ),
-]
 SearchOutput = Annotated[
     list[str] | None,
     typer.Option(

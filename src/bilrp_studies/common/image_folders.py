@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,16 +56,13 @@ class FolderContents:
     notes: tuple[str, ...] = ()
 
 
-def read_classes(
-    folder: str | Path, *, size: int, crop: float = 1.0, advance: Callable[[], None] = lambda: None
-) -> FolderContents:
+def read_classes(folder: str | Path, *, size: int, crop: float = 1.0) -> FolderContents:
     """Read the images in `folder/<class>/…`; a class needs two readable images, one for each half of a split.
 
     Args:
         folder: The folder of class folders.
         size: Side in pixels to which images are resized.
         crop: The central square to use; see `crop_center`.
-        advance: Called after each file.
 
     >>> read_classes("faces", size=64, crop=0.6).items[0].label
     'Ada'
@@ -82,7 +79,6 @@ def read_classes(
             pixels = _read_image(path, name, skipped, sizes, size=size, crop=crop)
             if pixels is not None:
                 usable.append(LabeledImage(name, name.split("/")[0], pixels))
-        advance()
     counts = Counter(item.label for item in usable)
     lonely = {label for label, n in counts.items() if n < 2}
     skipped += [
@@ -99,14 +95,7 @@ def read_classes(
     return FolderContents(tuple(usable), tuple(skipped), _size_notes(sizes, size))
 
 
-def read_clips(
-    folder: str | Path,
-    *,
-    size: int,
-    crop: float = 1.0,
-    max_frames: int = 100,
-    advance: Callable[[], None] = lambda: None,
-) -> FolderContents:
+def read_clips(folder: str | Path, *, size: int, crop: float = 1.0, max_frames: int = 100) -> FolderContents:
     """Read clips: every folder of frames (in natural order) is one clip, and so is every video file.
 
     Args:
@@ -114,7 +103,6 @@ def read_clips(
         size: Side in pixels to which frames are resized.
         crop: The central square to use; see `crop_center`.
         max_frames: Number of frames read of each clip, from its start.
-        advance: Called after each clip.
 
     >>> read_clips("sports", size=128).items[0].frames.shape
     (24, 128, 128, 3)
@@ -137,7 +125,6 @@ def read_clips(
                 if pixels is not None:
                     frames.append(pixels)
                     names.append(path.name)
-        advance()
         if len(frames) >= 2:
             built.append(Clip(name, np.stack(frames), tuple(names)))
         elif frames:

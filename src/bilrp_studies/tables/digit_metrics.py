@@ -13,6 +13,8 @@ from bilrp_studies.tables.alignment import Digits
 DETECTION_THRESHOLD = 0.4
 """A blob counts as a digit from this height on; blobs are trained to reach 1."""
 
+MAX_DISTANCE_PIXELS = 4.0  # of a detection from its digit, in network pixels: half the digit pitch
+
 
 @dataclass(frozen=True)
 class Detections:
@@ -59,15 +61,10 @@ class DetectionScore:
         )
 
 
-def match_digits(detections: Detections, digits: Digits, *, max_distance: float = 4.0) -> DetectionScore:
+def match_digits(detections: Detections, digits: Digits) -> DetectionScore:
     """Match detections inside the table with transcribed digits of the same class.
 
     Every detection inside the bounding box of all value cells counts; each digit is matched at most once.
-
-    Args:
-        detections: Detected digits.
-        digits: Transcribed digits.
-        max_distance: Largest distance of a match, in network pixels; the default is half the digit pitch.
     """
     from scipy.spatial import KDTree
 
@@ -77,7 +74,9 @@ def match_digits(detections: Detections, digits: Digits, *, max_distance: float 
     value = detections.value[inside]
     right, used = 0, np.zeros(len(points), bool)
     if len(points):
-        neighbours = KDTree(points).query_ball_point(np.stack([digits.x, digits.y], axis=1), max_distance)
+        neighbours = KDTree(points).query_ball_point(
+            np.stack([digits.x, digits.y], axis=1), MAX_DISTANCE_PIXELS
+        )
         for digit, candidates in zip(digits.value, neighbours, strict=True):
             same = [c for c in candidates if value[c] == digit and not used[c]]
             if same:

@@ -18,6 +18,7 @@ SEQUENCE_LENGTH, NUM_DIGITS, DIGIT_DIM = (
     10,
 )  # digits per sequence, digit classes, dimensions of a digit's vector
 LAYER_SIZES = (SEQUENCE_LENGTH * DIGIT_DIM, 100, 100, 50)
+MAX_LEARNING_RATE = 1e-3
 DIGIT_OVERLAP = 0.5  # size of the component shared by all digits; the paper says "correlated", not how much
 
 
@@ -101,7 +102,6 @@ def train(
     *,
     iterations: int = 10_000,
     batch_size: int = 64,
-    learning_rate: float = 1e-3,
     bar: Progress | None = None,
 ) -> list[nn.Sequential]:
     """Fit ⟨φ(x), φ(x')⟩ to the number of matches; one network per seed, trained in parallel.
@@ -114,7 +114,6 @@ def train(
         seeds: Seed of each network's weights and data.
         iterations: Training iterations.
         batch_size: New sequences per side and iteration.
-        learning_rate: Maximum learning rate.
         bar: Progress bar, advanced by iterations.
     """
     nets = [make_network(seed) for seed in seeds]
@@ -124,9 +123,9 @@ def train(
     ]
     codes, which = torch.stack(list(vectors)), torch.arange(len(nets))[:, None, None]
     generators = [torch.Generator().manual_seed(seed + 1) for seed in seeds]
-    optimiser = torch.optim.Adam(stacked, lr=learning_rate, fused=True)
+    optimiser = torch.optim.Adam(stacked, lr=MAX_LEARNING_RATE, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, learning_rate, total_steps=iterations, pct_start=0.05
+        optimiser, MAX_LEARNING_RATE, total_steps=iterations, pct_start=0.05
     )
     for iteration in range(iterations):
         digits = torch.stack(

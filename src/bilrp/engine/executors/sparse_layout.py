@@ -152,7 +152,13 @@ class SparseTangent(ABC):
 
     @abstractmethod
     def convolve(self, source: SparseTangent, terms: Sequence[WeightTerm], kernel: Kernel) -> None:
-        """Set self = Σ_t diag(after_t) W_t diag(before_t) · source."""
+        """Set self = Σ_t diag(after_t) W_t diag(before_t) · source.
+
+        Args:
+            source: The tangent in front of the convolution.
+            terms: Weights of each summand, with factors at the rows of both sides.
+            kernel: Size, stride, padding and dilation, the same for all summands.
+        """
 
     @abstractmethod
     def load_columns(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
