@@ -191,6 +191,16 @@ def test_the_map_is_made_once_and_kept(client, photographs):
         agree = abs(np.corrcoef(expected, places[:, axis])[0, 1])
         assert agree == pytest.approx(1, abs=1e-3)
     assert response["holds"] == pytest.approx((spectrum[:2] ** 2).sum() / (spectrum**2).sum(), rel=1e-2)
+    clusters = photographs.clusters(4, similarity="cosine", resamples=5)  # of 30 items
+    assert [each["count"] for each in response["clusters"]] == [len(each) for each in clusters]
+    for cluster, shown in zip(clusters, response["clusters"], strict=True):
+        middle = np.median(places[list(cluster.members)], axis=0)
+        assert [shown["x"], shown["y"]] == pytest.approx(middle.tolist(), abs=1e-6)
+        assert shown["typical"]["id"] == photographs.ids[cluster.members[0]]
+        assert shown["stability"] == pytest.approx(cluster.stability)
+        groups = [photographs.items.label_values("group")[n] for n in cluster.members]
+        assert shown["text"] == "" or groups.count(shown["text"]) >= len(groups) / 2
+    assert any(each["text"] for each in response["clusters"])
     path = Path(photographs.path) / "app" / "map.json"
     stored = json.loads(path.read_text())
     assert stored["made"] == response

@@ -266,11 +266,23 @@ class CoverAnswer(TypedDict):
     true: float
 
 
+class MapCluster(TypedDict):
+    x: float
+    y: float
+    count: int
+    stability: float | None
+    """Mean overlap with the most similar cluster of resampled items: above 0.75 stable, below 0.5 it dissolves."""
+    text: str
+    """What sets a typical text apart from the nearest cluster, or the group of most of its pictures."""
+    typical: Label
+
+
 class MapAnswer(TypedDict):
     by: str
     holds: float
     places: str
     """x, y of each item as little-endian float32, in base64."""
+    clusters: list[MapCluster]
 
 
 class RepairAnswer(RepairRow):

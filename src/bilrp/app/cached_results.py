@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bilrp.app.collection_session import CollectionSession
+from bilrp.app.map_clusters import list_clusters
 from bilrp.collection.text_audit import KIND_LABELS, TextAudit
 from bilrp.errors import InputError
 from bilrp.inputs import Image
@@ -98,6 +99,7 @@ def _compute_map(session: CollectionSession) -> dict[str, Any]:
         "by": "the first two principal components of the embeddings, each divided by its length",
         "holds": float((spectrum[:2] ** 2).sum() / variance),
         "places": base64.b64encode(scaled.astype("<f4").tobytes()).decode(),
+        "clusters": list_clusters(session, scaled),
     }
 
 

@@ -24,6 +24,7 @@ export async function atlas(root, { about, signal }) {
   const wait = node("p", { class: "wait", role: "status" }, "Making the map …");
   root.replaceChildren(node("h1", {}, "Map"), wait);
   const map = await ask("/api/map", {}, { signal, onProgress: (event) => (wait.textContent = progress(event)) });
+  const clusters = map.clusters ?? []; // a map that an earlier version stored has none
   const places = decode(map.places);
   const count = places.length / 2;
   const label = createLabels(signal);
@@ -37,18 +38,31 @@ export async function atlas(root, { about, signal }) {
   const tip = node("a", { class: "tip", hidden: "" });
   const note = node("p", { class: "note", role: "status" });
   const lead = `By ${map.by}: they hold ${(100 * map.holds).toFixed(0)} % of the variance, so what is near here need not be near in all coordinates.`;
-  const stage = node("div", { class: "atlas" }, canvas, tip);
-  root.replaceChildren(node("h1", {}, "Map"), node("p", { class: "lead" }, lead), stage, note, legend(about));
+  const labels = clusters.map((cluster) => node("span", { class: "cluster", "aria-hidden": "true" }, nameCluster(cluster)));
+  const stage = node("div", { class: "atlas" }, canvas, ...labels, tip);
+  root.replaceChildren(
+    node("h1", {}, "Map"),
+    node("p", { class: "lead" }, lead),
+    stage,
+    note,
+    legend(about),
+    listClusters(clusters, about.kind === "image"),
+  );
   const state = { at: -1, size: [0, 0], group };
   const { middle, extent } = boundsOf(places);
-  const spot = (i) => {
+  const toScreen = (x, y) => {
     const [w, h] = state.size;
     const scale = Math.min((w - 48) / extent[0], (h - 48) / extent[1]); // the same for both axes
-    return [w / 2 + (places[2 * i] - middle[0]) * scale, h / 2 - (places[2 * i + 1] - middle[1]) * scale];
+    return [w / 2 + (x - middle[0]) * scale, h / 2 - (y - middle[1]) * scale];
   };
+  const spot = (i) => toScreen(places[2 * i], places[2 * i + 1]);
   const draw = () => {
     const [w, h] = (state.size = [stage.clientWidth, stage.clientHeight]);
     Object.assign(canvas, { width: w * devicePixelRatio, height: h * devicePixelRatio });
+    placeLabels(
+      labels,
+      clusters.map(({ x, y }) => toScreen(x, y)),
+    );
     const pen = canvas.getContext("2d");
     pen.scale(devicePixelRatio, devicePixelRatio);
     const ink = getComputedStyle(document.body);
@@ -120,6 +134,49 @@ export async function atlas(root, { about, signal }) {
   });
   new ResizeObserver(draw).observe(stage);
   draw();
+}
+
+const nameCluster = ({ text, typical }) => text || typical.name;
+
+/** Put labels where they are, except those that would cover one before them: clusters come largest first. */
+function placeLabels(labels, spots) {
+  const shown = [];
+  labels.forEach((label, k) => {
+    const [x, y] = spots[k];
+    Object.assign(label.style, { left: `${x}px`, top: `${y}px`, visibility: "visible" });
+    const box = label.getBoundingClientRect();
+    const covers = (other) => box.left < other.right && other.left < box.right && box.top < other.bottom && other.top < box.bottom;
+    if (shown.some(covers)) label.style.visibility = "hidden";
+    else shown.push(box);
+  });
+}
+
+/** The clusters as a list: how many items, how stable, and a typical one. */
+function listClusters(clusters, isPicture) {
+  if (!clusters.length) return "";
+  const entry = (cluster) => {
+    const { count, stability, typical } = cluster;
+    const trust = stability == null ? "" : stability >= 0.75 ? "stable" : stability >= 0.5 ? "less stable" : "not stable";
+    const figures = [counted(count, "item"), trust && `${trust}: ${stability.toFixed(2)}`].filter(Boolean).join(", ");
+    return node(
+      "li",
+      {},
+      node(
+        "a",
+        { href: address.item(typical.id), title: typical.name },
+        isPicture ? node("img", { src: `/api/items/${typical.id}/thumbnail`, alt: "", loading: "lazy" }) : null,
+        node("b", {}, nameCluster(cluster)),
+      ),
+      node("span", {}, figures),
+    );
+  };
+  return node(
+    "section",
+    { class: "clusters" },
+    node("h2", {}, "Clusters"),
+    node("p", {}, "By k-means, each with its most typical item. Stable: the items stay together when others are left out."),
+    node("ul", {}, ...clusters.map(entry)),
+  );
 }
 
 /**
