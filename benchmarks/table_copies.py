@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from bilrp.collection.page_numbers import measure_confidence
 from bilrp.encoder import Encoder, choose_regions, read_item
 from bilrp.encoders import registry
 from bilrp.findings.number_copies import PageNumbers, find_copies
@@ -48,7 +49,10 @@ def read_numbers(encoder: Encoder, scan: Image.Image) -> PageNumbers:
     regions = choose_regions(encoder, item)
     assert regions.bounds is not None
     names = tuple(name if name.isdecimal() else "" for name in regions.names or ())
-    return PageNumbers(names, regions.bounds.numpy().astype(float), (item.x.shape[2], item.x.shape[3]))
+    confidence = measure_confidence(encoder, item.x, regions)
+    return PageNumbers(
+        names, regions.bounds.numpy().astype(float), (item.x.shape[2], item.x.shape[3]), confidence
+    )
 
 
 def to_image(gray: np.ndarray) -> Image.Image:

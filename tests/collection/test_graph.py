@@ -139,9 +139,18 @@ def read_page(raw) -> Item:
     return Item(x, view=Image.from_image(view), name=Path(str(raw)).name)
 
 
+def trust_right_half(x: torch.Tensor) -> torch.Tensor:
+    """Confidence 0.4 in the left half of a page, 1 in the right."""
+    weights = torch.ones(1, *x.shape[2:])
+    weights[..., : x.shape[3] // 2] = 0.4
+    return weights
+
+
 def page_encoder() -> Encoder:
     net = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten())
-    return Encoder(net, read=read_page, regions=read_cells, name="cells", similarity="dot")
+    return Encoder(
+        net, read=read_page, regions=read_cells, name="cells", similarity="dot", reliability=trust_right_half
+    )
 
 
 def write_page(path: Path, numbers: np.ndarray) -> Path:
@@ -189,6 +198,25 @@ def test_pages_are_joined_by_their_numbers(tables_graph: Graph) -> None:
     assert (other.a, other.b) == (changed.b, changed.a)
 
 
+def test_reasons_have_the_reliability_of_both_pages(tables_graph: Graph) -> None:
+    """The left two of five columns have confidence 0.4, the middle one 0.7."""
+    columns = np.array([0.4, 0.4, 0.7, 1, 1])
+    trust = [np.tile(columns, 6)[: len(page.numbers)] for page in tables_graph.pages]
+    (part,) = tables_graph.explain_edge(0, 3).parts
+    products = [trust[0][m] * trust[3][n] for m, n in zip(part.a, part.b, strict=True)]
+    assert part.reliability == pytest.approx(np.mean(products), abs=0.01)
+    reliabilities = []
+    for other in (1, 2, 3):
+        for changed in tables_graph.explain_edge(0, other).changed:
+            places = [tables_graph.pages[n].numbers.index(d) for n, d in ((0, changed.a), (other, changed.b))]
+            expected = trust[0][places[0]] * trust[other][places[1]]
+            assert changed.reliability == pytest.approx(expected, abs=0.01)
+            reliabilities.append(expected)
+    text = tables_graph.explain_edge(0, 2).text
+    marked = [each.is_unreliable for each in tables_graph.explain_edge(0, 2).changed]
+    assert text.count("unreliable input") == sum(marked) and min(reliabilities) < 0.5 < max(reliabilities)
+
+
 def test_who_had_it_first_and_who_copied_from_whom(tables_graph: Graph) -> None:
     assert {*tables_graph.sources("year").edges} == {(0, 1), (1, 2), (0, 3)}
     (spread,) = tables_graph.spread("year", place="town")
@@ -213,10 +241,11 @@ def test_numbers_are_read_once_and_checked_when_read(
 @pytest.mark.parametrize(
     "row",
     [
-        {"numbers": "12 <b>", "boxes": b"\0" * 32, "height": 9, "width": 9},
-        {"numbers": "12 34", "boxes": b"\0" * 16, "height": 9, "width": 9},
-        {"numbers": "12", "boxes": b"\0" * 15, "height": 9, "width": 9},
-        {"numbers": "12", "boxes": b"\0" * 16, "height": 0, "width": 9},
+        {"numbers": "12 <b>", "boxes": b"\0" * 32, "confidence": b"", "height": 9, "width": 9},
+        {"numbers": "12 34", "boxes": b"\0" * 16, "confidence": b"", "height": 9, "width": 9},
+        {"numbers": "12", "boxes": b"\0" * 15, "confidence": b"", "height": 9, "width": 9},
+        {"numbers": "12", "boxes": b"\0" * 16, "confidence": b"12", "height": 9, "width": 9},
+        {"numbers": "12", "boxes": b"\0" * 16, "confidence": b"", "height": 0, "width": 9},
     ],
 )
 def test_damaged_numbers_are_refused(tmp_path: Path, row: dict) -> None:
@@ -292,7 +321,7 @@ def test_crops_are_cut_from_the_files_at_their_resolution(tmp_path: Path) -> Non
     part = build_payload(graph)["edges"][0]["reason"]["parts"][0]
     with Pillow.open(BytesIO(base64.b64decode(part["cropA"].split(",")[1]))) as crop:
         wide, high = 1.04 * (right - left) * 1000, 1.06 * (bottom - top) * 800
-        scale = min(1.0, 640 / max(wide, high))
+        scale = min(1.0, 560 / max(wide, high))
         assert crop.size == pytest.approx((scale * wide, scale * high), abs=25)
         assert max(crop.size) > 320, "the thumbnail has 320 pixels in all"
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bilrp.findings.formatting import describe_location, format_share
+from bilrp.findings.grouping import MIN_RELIABILITY
 from bilrp.findings.number_copies import MIN_BLOCK_NUMBERS, CopiedBlock, PageNumbers
 from bilrp.findings.number_matches import MAX_LISTED_NUMBERS
+from bilrp.findings.summary import UNRELIABLE
 from bilrp.inputs import Image, Text
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class ReasonPart:
         places_a: Boxes in fractions of the picture, or spans of characters.
         places_b: The same of the second.
         share: Of the score; None where there is no explanation of the score, or the score is near zero.
+        reliability: Mean product of both sides' confidence over the pairs; None if the encoder has none.
     """
 
     a: tuple[int, ...]
@@ -47,17 +50,33 @@ class ReasonPart:
     places_a: tuple[Place, ...] = ()
     places_b: tuple[Place, ...] = ()
     share: float | None = None
+    reliability: float | None = None
 
 
 @dataclass(frozen=True)
 class ChangedNumber:
-    """A number that differs between two pages inside a block that they share; `digits` is None for other lengths."""
+    """A number that differs between two pages inside a block that they share.
+
+    Args:
+        a: Its digits on the first page.
+        b: Its digits on the second.
+        place_a: Its box on the first page.
+        place_b: Its box on the second.
+        digits: How many digits differ; None for numbers of different lengths.
+        reliability: Product of the confidence in both; None if the encoder has none.
+    """
 
     a: str
     b: str
     place_a: Place
     place_b: Place
     digits: int | None
+    reliability: float | None = None
+
+    @property
+    def is_unreliable(self) -> bool:
+        """Whether it may be misread: then it is marked."""
+        return self.reliability is not None and self.reliability < MIN_RELIABILITY
 
 
 @dataclass(frozen=True)
@@ -175,6 +194,7 @@ def explain_blocks(
                 list_numbers(page_b.numbers[n] for n in block.b),
                 (locate_numbers(page_a, members_a),),
                 (locate_numbers(page_b, members_b),),
+                reliability=_mean_confidence(page_a, page_b, block.pairs),
             )
         )
         changed += [
@@ -184,6 +204,7 @@ def explain_blocks(
                 locate_numbers(page_a, [each.a]),
                 locate_numbers(page_b, [each.b]),
                 each.digits,
+                _mean_confidence(page_a, page_b, [(each.a, each.b)]),
             )
             for each in block.differences
         ]
@@ -192,9 +213,20 @@ def explain_blocks(
     errors = [each for each in changed if each.digits == 1]
     if errors:
         text += "; one digit differs in " + ", ".join(
-            f"{each.a} / {each.b}" for each in errors[:MAX_LISTED_NUMBERS]
+            f"{each.a} / {each.b}" + (f" ({UNRELIABLE})" if each.is_unreliable else "")
+            for each in errors[:MAX_LISTED_NUMBERS]
         )
     return EdgeReason(a, b, float(count), text, tuple(parts), tuple(changed))
+
+
+def _mean_confidence(
+    page_a: PageNumbers, page_b: PageNumbers, pairs: Iterable[tuple[int, int]]
+) -> float | None:
+    """Return the mean of w_i w'_j over pairs of numbers; None if the encoder has no confidence."""
+    if page_a.confidence is None or page_b.confidence is None:
+        return None
+    rows, columns = zip(*pairs, strict=True)
+    return float(np.mean(page_a.confidence[list(rows)] * page_b.confidence[list(columns)]))
 
 
 def list_numbers(numbers: Iterable[str]) -> str:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 MAX_PAGE_NODES = 10_000
 MAX_PAGE_PARTS = 400  # shared parts listed on a page
 MAX_REASONED_EDGES = 20_000  # on a page
-MAX_CROPPED_EDGES = 300  # edges of a page whose parts are cut from the original files
+MAX_CROPPED_EDGES = 200  # edges of a page whose parts are cut from the original files
 MAX_CROPPED_PARTS = 3  # of an edge
-MAX_CROPPED_NUMBERS = 8  # of an edge, that differ
+MAX_CROPPED_NUMBERS = 5  # of an edge, that differ
 MAX_TEXT_CHARACTERS = 600  # of an item on a page
-MAX_CROP_SIDE_PIXELS = 640
+MAX_CROP_SIDE_PIXELS = 560
 MAX_NUMBER_SIDE_PIXELS = 200
 PART_MARGIN, NUMBER_MARGIN = (0.02, 0.03), (0.5, 0.5)  # of a crop, in fractions of its width and height
 MIN_LINE_GAP_SIZES = 0.6  # between the middles of numbers in neighbouring rows or columns
@@ -146,6 +146,8 @@ def _serialize_reason(graph: Graph, reason: EdgeReason) -> dict[str, Any]:
     parts = []
     for part in reason.parts:
         row: dict[str, Any] = {"share": part.share, "textA": part.text_a, "textB": part.text_b}
+        if part.reliability is not None:
+            row["reliability"] = round(part.reliability, 2)
         if part.places_a and len(part.places_a[0]) == 4:
             row |= {"boxA": part.places_a[0], "boxB": part.places_b[0]}
         parts.append(row)
@@ -153,7 +155,10 @@ def _serialize_reason(graph: Graph, reason: EdgeReason) -> dict[str, Any]:
         blocks = graph.find_blocks(reason.a, reason.b)
         for row, block in zip(parts, blocks, strict=True):
             row["rows"] = arrange_block(graph.pages[reason.a], graph.pages[reason.b], block)
-    changed = [{"a": each.a, "b": each.b, "digits": each.digits} for each in reason.changed]
+    changed = [
+        {"a": each.a, "b": each.b, "digits": each.digits, "isUnreliable": each.is_unreliable}
+        for each in reason.changed
+    ]
     return {"text": reason.text, "parts": parts, "changed": changed}
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from bilrp.collection import tables
 from bilrp.encoder import choose_regions
@@ -20,7 +21,11 @@ from bilrp.progress import progress_bar
 from bilrp.regions import NUMBERS
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from bilrp.collection.core import Collection
+    from bilrp.encoder import Encoder
+    from bilrp.regions import Regions
 
 PAGES_PER_COMMIT = 64
 MAX_NUMBERS = 10_000  # of a stored page: a collection is not trusted
@@ -73,7 +78,25 @@ def _read_page(collection: Collection, position: int) -> PageNumbers:
     if not are_numbers(regions) or bounds is None:  # no numbers on it, or too many
         return PageNumbers((), np.zeros((0, 4)), shape)
     names = tuple(name if name.isdecimal() else "" for name in regions.names or ())
-    return PageNumbers(names, bounds.cpu().numpy().astype(float), shape)
+    confidence = measure_confidence(collection.encoder, item.x, regions)
+    return PageNumbers(names, bounds.cpu().numpy().astype(float), shape, confidence)
+
+
+def measure_confidence(encoder: Encoder, x: Tensor, regions: Regions) -> np.ndarray | None:
+    """Return how far each region can be trusted by the encoder's own confidence, its mean; None if it has none.
+
+    Args:
+        encoder: The encoder.
+        x: Its input.
+        regions: Regions of the input.
+    """
+    if encoder.reliability is None:
+        return None
+    weights = encoder.reliability(x).clamp(0, 1).double().flatten().cpu()
+    labels = regions.labels.flatten().cpu()
+    weights, labels = weights[labels >= 0], labels[labels >= 0]
+    sums = torch.bincount(labels, weights, minlength=regions.count)
+    return (sums / torch.bincount(labels, minlength=regions.count)).numpy()
 
 
 def _to_row(key: str, page: PageNumbers) -> dict[str, Any]:
@@ -81,6 +104,7 @@ def _to_row(key: str, page: PageNumbers) -> dict[str, Any]:
         "id": key,
         "numbers": " ".join(name or NO_NUMBER for name in page.numbers),
         "boxes": page.boxes.astype("<i4").tobytes(),
+        "confidence": b"" if page.confidence is None else _to_bytes(page.confidence),
         "height": page.shape[0],
         "width": page.shape[1],
     }
@@ -93,18 +117,25 @@ def _load_pages(path: str) -> dict[str, PageNumbers]:
         return {}
     with wrap_errors(f"numbers in {path} are damaged: {tables.REINDEX_HINT}"):
         tables.check_columns(dataset, tables.numbers_schema())
-        rows = tables.read_columns(dataset, ["id", "numbers", "boxes", "height", "width"])
+        rows = tables.read_columns(dataset, ["id", "numbers", "boxes", "confidence", "height", "width"])
         return {key: _from_row(*row) for key, *row in zip(*rows.values(), strict=True)}
 
 
-def _from_row(numbers: str, boxes: bytes, height: int, width: int) -> PageNumbers:
+def _to_bytes(confidence: np.ndarray) -> bytes:
+    return (255 * confidence).round().astype(np.uint8).tobytes()
+
+
+def _from_row(numbers: str, boxes: bytes, confidence: bytes, height: int, width: int) -> PageNumbers:
     """Invert `_to_row`; raise `ValueError` for a row that it does not write."""
     names: Sequence[str] = numbers.split()
     places = np.frombuffer(boxes, dtype="<i4").reshape(-1, 4).astype(float)
-    if len(names) != len(places) or len(names) > MAX_NUMBERS:
+    if len(names) != len(places) or len(names) > MAX_NUMBERS or len(confidence) not in (0, len(names)):
         raise ValueError(f"{len(names)} numbers with {len(places)} places")
     if not (0 < height < MAX_SIDE_PIXELS and 0 < width < MAX_SIDE_PIXELS):
         raise ValueError(f"a page of {height}×{width} px")
     if not all(name == NO_NUMBER or (name.isascii() and name.isdigit()) for name in names):
         raise ValueError("a number has other characters than digits")
-    return PageNumbers(tuple("" if name == NO_NUMBER else name for name in names), places, (height, width))
+    trust = np.frombuffer(confidence, np.uint8) / 255 if confidence else None
+    return PageNumbers(
+        tuple("" if name == NO_NUMBER else name for name in names), places, (height, width), trust
+    )

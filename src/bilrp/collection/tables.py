@@ -86,6 +86,7 @@ def numbers_schema() -> Any:
             ("id", pa.string()),
             ("numbers", pa.string()),  # separated by spaces
             ("boxes", pa.binary()),  # int32 [numbers, 4]: top, left, bottom, right
+            ("confidence", pa.binary()),  # uint8 [numbers], 255: certain; empty: the encoder does not say
             ("height", pa.int32()),
             ("width", pa.int32()),
         ]

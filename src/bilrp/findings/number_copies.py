@@ -36,11 +36,13 @@ class PageNumbers:
         numbers: Digits of each number.
         boxes: Its place (top, left, bottom, right), in pixels of the network's input.
         shape: Height and width of that input.
+        confidence: How far each number can be trusted, in [0, 1]; None if the encoder does not say.
     """
 
     numbers: tuple[str, ...]
     boxes: Float[np.ndarray, "numbers 4"]
     shape: tuple[int, int]
+    confidence: Float[np.ndarray, " numbers"] | None = None
 
     @cached_property
     def following(self) -> np.ndarray:

@@ -44,7 +44,7 @@ export function paintNetwork(context, picture, view) {
     context,
     picture,
     view,
-    { stroke: view.color("--edge"), opacity: marked.any ? 0.25 : 0.8, width: 1.2 },
+    { stroke: view.color("--edge"), opacity: marked.any ? (picture.columns ? 0.1 : 0.25) : 0.8, width: 1.2 },
     (n) => !marked.edges.has(n),
   );
   paintEdges(context, picture, view, { stroke: view.color("--accent"), opacity: 1, width: 2.5 }, (n) => marked.edges.has(n));

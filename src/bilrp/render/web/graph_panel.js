@@ -145,23 +145,24 @@ function showSides(data, a, b, part = null) {
 /** The n-th part of an edge: its sides, and what it says. */
 function showPartOfReason(data, a, b, part, n) {
   const share = part.share == null ? "" : `${(100 * part.share).toPrecision(2)} % of the score: `;
-  const words = part.rows ? showBlock(part.rows) : node("p", { class: "match" }, `${share}${part.textA} ↔ ${part.textB}`);
+  const words = part.rows ? showBlock(part) : node("p", { class: "match" }, `${share}${part.textA} ↔ ${part.textB}`);
   return n === 0 || part.cropA ? [showSides(data, a, b, part), words] : [words];
 }
 
 /** The numbers of a block as they stand on the first page; where they differ, both. */
-function showBlock(rows) {
+function showBlock({ rows, reliability }) {
   const cell = (one) =>
     Array.isArray(one)
       ? node("td", { class: "differs" }, ...markDigits(one[0], one[1]), node("br"), ...markDigits(one[1], one[0]))
       : node("td", {}, one);
   const lines = rows.slice(0, MAX_ROWS).map((row) => node("tr", {}, ...row.slice(0, MAX_COLUMNS).map(cell)));
   const isCut = rows.length > MAX_ROWS || rows[0].length > MAX_COLUMNS;
-  return node("div", { class: "numbers" }, node("table", {}, ...lines), isCut ? node("p", {}, "… and more") : null);
+  const trust = reliability == null ? null : node("p", {}, `Reliability of the reading: ${reliability.toFixed(2)} of 1.`);
+  return node("div", { class: "numbers" }, node("table", {}, ...lines), isCut ? node("p", {}, "… and more") : null, trust);
 }
 
 /** A number that differs, as it stands on both pages. */
-function showChange(data, a, b, { a: one, b: two, digits, cropA, cropB }) {
+function showChange(data, a, b, { a: one, b: two, digits, isUnreliable, cropA, cropB }) {
   const side = (at, crop, text, other) =>
     node(
       "figure",
@@ -170,7 +171,9 @@ function showChange(data, a, b, { a: one, b: two, digits, cropA, cropB }) {
       node("b", {}, ...markDigits(text, other)),
       node("span", {}, describeItem(data, at)),
     );
-  const note = digits === 1 ? null : node("span", {}, "several digits differ: perhaps misread");
+  const reasons = [digits === 1 ? "" : "several digits differ", isUnreliable ? "the network is not sure of its digits" : ""];
+  const doubt = reasons.filter(Boolean).join(" and ");
+  const note = doubt ? node("span", {}, `Perhaps misread: ${doubt}.`) : null;
   return node("li", {}, node("div", { class: "pair" }, side(a, cropA, one, two), side(b, cropB, two, one)), note);
 }
 
