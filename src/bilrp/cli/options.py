@@ -61,7 +61,8 @@ CollectionEncoder = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="VGG-16 weights (.safetensors, .pth, .tar.gz); default: downloaded and cached."
+        metavar="FILE",
+        help="Weights of efficientnet, mobilenet or vgg16 (.safetensors, .pth, .tar.gz); default: downloaded and cached.",
     ),
 ]
 CollectionWeights = Annotated[
@@ -113,7 +114,7 @@ RegionOption = Annotated[
         callback=_check_regions,
         autocompletion=complete_from(*TEXT_REGIONS),
         help="Images: side of a square region in pixels of the resized image (see --size); the default depends on the"
-        " encoder, usually 8. Texts: words, tokens or sentences.",
+        " encoder (efficientnet 32, vgg16 8). Texts: words, tokens or sentences.",
     ),
 ]
 Similarity = Annotated[
@@ -150,7 +151,8 @@ Size = Annotated[
     str | None,
     typer.Option(
         metavar="PIXELS",
-        help="Resize images to 128, 192x128, or keep the original size (both must be equal). Default: 128.",
+        help="Resize images to 128, 192x128, or keep the original size (both must be equal). Default: the "
+        "encoder's own (efficientnet 224, vgg16 128).",
     ),
 ]
 Resize = Annotated[

@@ -28,7 +28,7 @@ MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 RESIZE_MODES = ("crop", "pad", "stretch")
 DEFAULT_RESIZE = "stretch"
-"""Nothing is cut off or added (docs/design.md compares the modes)."""
+"""Nothing is cut off or added (docs/choosing.md compares the modes)."""
 
 MAX_INPUT_PIXELS = 16_000_000  # reading takes about 50 bytes for each
 

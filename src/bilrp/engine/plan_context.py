@@ -152,7 +152,11 @@ class PlanContext:
 
     @cached_property
     def tiles_per_coordinate(self) -> float:
-        """Mean number of non-zero tiles of a coordinate's cotangent at the end of the chain, from a few probes."""
+        """Mean number of non-zero tiles of a coordinate's cotangent at the end of the chain, from a few probes.
+
+        Expensive, as it pulls them; only for a chain of at least one link.
+        """
+        assert self.chain_length
         if not len(self.active_coordinates):
             return 0.0
         tail = replace(self.program, links=self.links[self.chain_length :])
