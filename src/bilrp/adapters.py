@@ -20,13 +20,8 @@ Hits: TypeAlias = object
 Texts: TypeAlias = Sequence[str] | Mapping[Any, str]
 """The passages of an index that stores vectors only, by position or id."""
 
-SCORE_FIELDS = (
-    "_score",
-    "_relevance_score",
-    "score",
-    "_distance",
-    "distance",
-)  # of a record, the first that it has
+# The first of these fields that a record has is its score.
+SCORE_FIELDS = ("_score", "_relevance_score", "score", "_distance", "distance")
 METADATA_KEY = "highlight"  # in the metadata of documents
 
 
@@ -129,7 +124,7 @@ class HighlightingRetriever:
     """
 
     retriever: Any
-    encoder: Any
+    encoder: EncoderOrPair
     similarity: str | Similarity | None = None
     regions: RegionSpecs | None = None
 
@@ -242,7 +237,7 @@ def _read_hit(hit: Any, texts: Texts | None, text_field: str) -> Hit:
     if isinstance(getattr(document, "text", None), str) and hasattr(document, "id"):  # of a bilrp.collection
         return Hit(document.id, document.text, score, document.metadata, hit)
     raise InputError(
-        f"a hit of type {type(hit).__name__} has no text that is known here: pass dictionaries with '{text_field}', for SQL "
+        f"a hit of type {type(hit).__name__} has no text in a known field: pass dictionaries with '{text_field}', for SQL "
         "rows psycopg.connect(…, row_factory=psycopg.rows.dict_row)"
     )
 

@@ -1,8 +1,8 @@
 """`Clusters`: groups of items with similar embeddings, each explained exactly.
 
 Let ψ(x) be the embedding, of length 1 for cosine, and m the mean of ψ over the members of a cluster. Region I of an item
-contributes ⟨P_I, m⟩ to the mean similarity with the members, and ⟨P_I, m − m'⟩ to what it is nearer to them than to the
-members of the nearest other cluster, the rival, with mean m'. Both are linear in the members: they are means over them.
+contributes ⟨P_I, m⟩ to the mean similarity with the members, and ⟨P_I, m − m'⟩ to how much larger that is than the mean
+similarity with the nearest other cluster, the rival, with mean m'. Both are linear in the members: they are means over them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import torch
 from jaxtyping import Float, Int
 
 from bilrp.attribution import Attribution, attribute
+from bilrp.collection.embedding_norms import normalize_rows
 from bilrp.errors import InputError, import_optional
 from bilrp.findings.formatting import describe_location
+from bilrp.findings.region_layout import compute_layout
 from bilrp.inputs import Image, Text
 from bilrp.progress import progress_bar
 
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
     from bilrp.collection.core import Collection
 
 ClusterMethod = Literal["hdbscan", "kmeans"]
-MAX_DIMENSIONS = 50  # of embeddings for HDBSCAN, by principal components: densities of more mean little
+MAX_DIMENSIONS = 50  # of embeddings for HDBSCAN, by principal components: in more, densities hardly differ
 MIN_CLUSTER_ITEMS = 5
 CLUSTER_FRACTION = 0.02  # of the items: default smallest cluster
 RESAMPLED_FRACTION = 0.8  # of the items
-MIN_EXAMPLE_FRACTION = 0.5  # of the strongest region: what touches it and is as strong belongs to the example
+MIN_EXAMPLE_FRACTION = (
+    0.5  # of the strongest region: connected regions of at least this relevance are the example
+)
 EXAMPLE_WORDS = 3
 
 
@@ -166,10 +170,9 @@ class Clusters:
         ]
 
     def __repr__(self) -> str:
-        lonely = int((self.labels < 0).sum())
-        return f"Clusters({len(self)} of {len(self.labels)} items" + (
-            f", {lonely} in none)" if lonely else ")"
-        )
+        unassigned = int((self.labels < 0).sum())
+        rest = f", {unassigned} in none" if unassigned else ""
+        return f"Clusters({len(self)} of {len(self.labels)} items{rest})"
 
 
 def cluster_collection(
@@ -197,8 +200,7 @@ def cluster_collection(
     similarity = collection.resolve_similarity(similarity)
     rows = np.asarray(collection.embeddings, dtype=np.float64)
     if similarity == "cosine":
-        norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        rows = rows / np.where(norms > 0, norms, 1)
+        rows = normalize_rows(rows)
     least = max(MIN_CLUSTER_ITEMS, round(CLUSTER_FRACTION * len(rows))) if min_size is None else min_size
     options = {"k": k, "method": method, "min_size": least}
     labels = sort_labels(label_rows(rows, **options, seed=seed))
@@ -323,7 +325,9 @@ def find_example(item: int, name: str, attribution: Attribution) -> Example:
     if bounds is None or not isinstance(attribution.view, Image):
         return Example(item, name, f"region {int(values.argmax())}", None)
     boxes = bounds.double().numpy()
-    chosen = _grow(boxes, values)
+    strong = values >= MIN_EXAMPLE_FRACTION * values.max()
+    component = compute_layout(attribution.regions).select_connected(strong, int(values.argmax()))
+    chosen = np.flatnonzero(component).tolist()
     high, wide = attribution.regions.labels.shape[-2:]
     top, left = boxes[chosen, :2].min(0)
     bottom, right = boxes[chosen, 2:].max(0)
@@ -331,19 +335,5 @@ def find_example(item: int, name: str, attribution: Attribution) -> Example:
     across, down = attribution.view.size
     fractions = (box[0] / across, box[1] / down, box[2] / across, box[3] / down)
     clipped = tuple(round(min(1.0, max(0.0, float(v))), 4) for v in fractions)
-    text = describe_location(attribution.regions, attribution.view, sorted(chosen))
+    text = describe_location(attribution.regions, attribution.view, chosen)
     return Example(item, name, text, (clipped[0], clipped[1], clipped[2], clipped[3]))
-
-
-def _grow(boxes: np.ndarray, values: np.ndarray) -> list[int]:
-    """Return the strongest region and those connected with it that are at least half as strong."""
-    strong = values >= MIN_EXAMPLE_FRACTION * values.max()
-    chosen, frontier = set(), [int(values.argmax())]
-    while frontier:
-        n = frontier.pop()
-        if n in chosen:
-            continue
-        chosen.add(n)
-        touches = (boxes[:, :2] <= boxes[n, 2:]).all(1) & (boxes[:, 2:] >= boxes[n, :2]).all(1)
-        frontier += [int(m) for m in np.flatnonzero(touches & strong) if int(m) not in chosen]
-    return sorted(chosen)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bilrp.errors import import_optional
 from bilrp.findings.formatting import describe_location, format_share
 from bilrp.findings.grouping import MIN_RELIABILITY
 from bilrp.findings.number_copies import MIN_BLOCK_NUMBERS, CopiedBlock, PageNumbers
@@ -17,6 +18,8 @@ from bilrp.findings.summary import UNRELIABLE
 from bilrp.inputs import Image, Text
 
 if TYPE_CHECKING:
+    import networkx
+
     from bilrp.collection.core import Collection
     from bilrp.decomposition import Decomposition
 
@@ -253,32 +256,6 @@ def locate_numbers(page: PageNumbers, numbers: Sequence[int]) -> Place:
     return tuple(round(float(v), 4) for v in (left / width, top / height, right / width, bottom / height))
 
 
-class Classes:
-    """Classes of things that are the same, by union-find."""
-
-    def __init__(self) -> None:
-        self.parent: dict[Hashable, Hashable] = {}
-
-    def find(self, member: Hashable) -> Hashable:
-        """Return the representative of a member's class."""
-        self.parent.setdefault(member, member)
-        while self.parent[member] != member:
-            self.parent[member] = self.parent[self.parent[member]]
-            member = self.parent[member]
-        return member
-
-    def join(self, a: Hashable, b: Hashable) -> None:
-        """Make two classes one."""
-        self.parent[self.find(a)] = self.find(b)
-
-    def collect(self) -> list[list[Any]]:
-        """Return the members of each class."""
-        classes: dict[Hashable, list[Any]] = defaultdict(list)
-        for member in self.parent:
-            classes[self.find(member)].append(member)
-        return list(classes.values())
-
-
 def group_findings(reasons: Sequence[EdgeReason]) -> list[SharedPart]:
     """Group parts of edges that are on the same regions of a common item, those with most items first.
 
@@ -286,19 +263,19 @@ def group_findings(reasons: Sequence[EdgeReason]) -> list[SharedPart]:
         reasons: The reasons of the edges.
     """
     by_item: dict[int, list[tuple[tuple[int, int], set[int]]]] = defaultdict(list)
-    classes = Classes()
+    classes = _make_union_find()
     for number, reason in enumerate(reasons):
         for at, part in enumerate(reason.parts):
-            classes.find((number, at))
+            _ = classes[number, at]  # a class of its own
             for item, regions in ((reason.a, part.a), (reason.b, part.b)):
                 by_item[item].append(((number, at), set(regions)))
     for entries in by_item.values():
         for n, (key, regions) in enumerate(entries):
             for other, more in entries[n + 1 :]:
                 if len(regions & more) >= MIN_OVERLAP_FRACTION * min(len(regions), len(more)):
-                    classes.join(key, other)
+                    classes.union(key, other)
     parts = []
-    for members in classes.collect():
+    for members in map(sorted, classes.to_sets()):
         items: dict[int, set[int]] = defaultdict(set)
         for number, at in members:
             reason = reasons[number]
@@ -323,13 +300,13 @@ def group_blocks(
         pages: The numbers of each page.
         blocks: What pairs of pages have in common.
     """
-    classes = Classes()
+    classes = _make_union_find()
     for (i, j), some in blocks.items():
         for block in some:
             for m, n in [*block.pairs, *((each.a, each.b) for each in block.differences)]:
-                classes.join((i, m), (j, n))
+                classes.union((i, m), (j, n))
     by_carriers: dict[frozenset[int], list[dict[int, int]]] = defaultdict(list)
-    for members in classes.collect():
+    for members in classes.to_sets():
         cell: dict[int, int] = {}
         for page, number in sorted(members):
             cell.setdefault(page, number)
@@ -346,6 +323,10 @@ def group_blocks(
             same[1].extend(cells)
     parts = [_make_part(pages, blocks, carriers, cells) for carriers, cells in groups]
     return sorted(parts, key=lambda part: (-len(part.items), -len(part.cells), part.edges))
+
+
+def _make_union_find() -> networkx.utils.UnionFind:
+    return import_optional("networkx", "collection", "graphs of collections").utils.UnionFind()
 
 
 def _overlap(a: frozenset[int], b: frozenset[int]) -> float:

@@ -38,6 +38,12 @@ def normalize(vector: Float[np.ndarray, " h"]) -> Float[np.ndarray, " h"]:
     return (vector.astype(np.float64) / (vector_norm(vector) or 1)).astype(np.float32)
 
 
+def normalize_rows(rows: Float[np.ndarray, "some h"]) -> Float[np.ndarray, "some h"]:
+    """Return φ / ‖φ‖ of each row; zero stays zero."""
+    norms = row_norms(rows)[:, None]
+    return rows / np.where(norms > 0, norms, 1)
+
+
 def cosine_similarities(
     rows: Float[np.ndarray, "some h"], norms: Float[np.ndarray, " some"], vector: Float[np.ndarray, " h"]
 ) -> Float[np.ndarray, " some"]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from bilrp.collection import edge_reasons, page_numbers, spread
 from bilrp.collection.edge_reasons import EdgeReason, SharedPart
+from bilrp.collection.embedding_norms import normalize_rows
 from bilrp.collection.spread import Spread
 from bilrp.errors import InputError, import_optional
 from bilrp.findings.number_copies import CopiedBlock, PageNumbers, find_copies
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
 GraphBasis = Literal["embedding", "numbers"]
 DEFAULT_NEIGHBOURS = 10
 BLOCK_ITEMS = 1024  # compared with all others at once
-MIN_SHARED_NUMBERS = (
-    5  # default threshold of tables: fewer numbers are neighbours by chance on pages of one kind
-)
+MIN_SHARED_NUMBERS = 5  # default threshold of tables: pages of one kind share fewer by chance
 MAX_RUN_PAGES = 200  # a run of two numbers on more pages than these does not make two pages candidates
 MIN_SHARED_RUNS = 3  # of two pages to be compared number by number
 
@@ -93,7 +92,7 @@ class Graph:
         return [block if a < b else block.swap() for block in blocks]
 
     def known_reason(self, i: int, j: int) -> EdgeReason | None:
-        """Return the reason of an edge if it needs no explanation any more; None if it was not asked for.
+        """Return the reason of an edge if it was computed before or needs no explanation; else None.
 
         Args:
             i: Position of an item.
@@ -239,8 +238,7 @@ def find_nearest_pairs(
     """
     rows = np.asarray(embeddings, dtype=np.float32)
     if cosine:
-        norms = np.linalg.norm(rows, axis=1, keepdims=True)
-        rows = rows / np.where(norms > 0, norms, 1)
+        rows = normalize_rows(rows)
     seen: Counter[tuple[int, int]] = Counter()
     scores: dict[tuple[int, int], float] = {}
     for start in range(0, len(rows), BLOCK_ITEMS):

@@ -24,7 +24,7 @@ from bilrp.inputs import Canvas, read_canvas
 from bilrp.io import files, web
 
 MAX_IMAGE_SIDE_PIXELS = 3000
-"""Side of the images that are asked for: digits and fine lines stay readable."""
+"""Side of requested images: digits and fine lines remain readable."""
 
 MAX_MANIFEST_BYTES = 64_000_000
 MAX_IMAGE_BYTES = 64_000_000
@@ -51,7 +51,7 @@ def iter_manifest(source: str | os.PathLike[str], folder: Path) -> Iterator[Sour
 
     Args:
         source: The path or the address of a manifest.
-        folder: Where downloaded images are stored; those that are there are not downloaded again.
+        folder: Where downloaded images are stored; existing files are not downloaded again.
     """
     manifest = _read_manifest(source)
     reader = _ImageReader(source, folder)

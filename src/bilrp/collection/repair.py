@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 Rows = TypeVar("Rows", Tensor, np.ndarray)
 KIND = "repair"  # of the stored file
-MAX_SAME_DISTANCE = (
-    2e-3  # of two embeddings of length one that are the same item: more than rounding to float16
-)
+MAX_SAME_DISTANCE = 2e-3  # of two unit embeddings of one item: more than rounding to float16
 ROWS_PER_BLOCK = 4096
 
 
@@ -82,7 +80,7 @@ class Correction:
         return change
 
     def list_regions(self, embedding: Float[Tensor, " h"], count: int) -> list[int]:
-        """Return the regions in the part of a carrier that has this embedding and so many regions, else none."""
+        """Return the regions in the part of a carrier with this embedding and this number of regions, else none."""
         carrier = int(self.match(embedding[None])[0])
         if carrier < 0 or int(self.region_counts[carrier]) != count:
             return []
@@ -230,7 +228,7 @@ class Repair:
         for block in collection.items.iter_blocks():
             rows = torch.from_numpy(self.apply(np.ascontiguousarray(block)))
             if self.base == "cosine":
-                rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-30)
+                rows = torch.nn.functional.normalize(rows, dim=1)
             blocks.append(rows @ vector)
         scores = torch.cat(blocks) / (max(float(vector.norm()), 1e-30) if self.base == "cosine" else 1.0)
         best = torch.topk(scores, min(k, len(scores)))

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from bilrp.collection.core import Collection, Query
 
 Method = Literal["projection", "filling", "removal"]
-METHODS: tuple[Method, ...] = get_args(
-    Method
-)  # in order of preference: a projection needs no list of carriers
+# In order of preference: a projection needs no list of carriers.
+METHODS: tuple[Method, ...] = get_args(Method)
 NEIGHBOURS = 10
 MIN_CARRIERS, MIN_CLEAN_ITEMS = 3, 12
 MAX_TRAINING_CARRIERS = 24
@@ -326,9 +325,7 @@ class Trial:
 
 def find_neighbours(embeddings: Float[Tensor, "m h"], *, cosine: bool) -> Int[Tensor, "m k"]:
     """Return the nearest other rows of each row."""
-    rows = embeddings
-    if cosine:
-        rows = rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=1e-30)
+    rows = torch.nn.functional.normalize(embeddings, dim=1) if cosine else embeddings
     scores = (rows @ rows.T).fill_diagonal_(-torch.inf)
     return scores.topk(min(NEIGHBOURS, len(rows) - 1), dim=1).indices
 

@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 
 MAX_TEXTS = 4000  # texts in which phrases are looked for; the sample is among them
 MIN_COMMON_ITEMS = 3  # a phrase in fewer texts is not common
-MIN_COMMON_FRACTION = 0.02  # of the texts: a phrase in so many is common
-MIN_PAIRS = 3  # near neighbours that share a phrase: with fewer, its share is chance
-MAX_PHRASES = 8  # the ranking ends there
+MIN_COMMON_FRACTION = 0.02  # of the texts: a phrase in at least these is common
+MIN_PAIRS = 3  # pairs of near neighbours that share a phrase; the share of fewer may be chance
+MAX_PHRASES = 8  # length of the ranking
 MAX_ENCODED_TEXTS = 128  # without a phrase, for each phrase; texts of the sample first
-MIN_SUSPECT_FRACTION = 0.1  # of the texts: what fewer have is a topic rather than a shortcut
-MIN_LOST_ATTRACTION = 0.2  # of the texts with a phrase have no longer a nearest neighbour with it
-MIN_PHRASE_WORDS = 3  # texts share so many words in a row for a reason
-MIN_NEW_WORDS = 0.5  # of a phrase: else it is a variant of one before it
-MIN_CHANGED_TEXTS = 3  # at least so many texts
+MIN_SUSPECT_FRACTION = 0.1  # of the texts: a phrase in fewer is a topic rather than a shortcut
+MIN_LOST_ATTRACTION = 0.2  # decrease of `attraction` to `attraction_without` of a suspect
+MIN_PHRASE_WORDS = 3  # texts do not share this many words in a row by chance
+MIN_NEW_WORDS_FRACTION = 0.5  # of a phrase; else it is a variant of one ranked before it
+MIN_CHANGED_TEXTS = 3  # sampled texts whose nearest neighbour loses the phrase
 MAX_EXAMPLES = 6  # changed neighbours listed for each phrase
-MIN_LANGUAGE_FRACTION = 0.1  # of the texts: a language of fewer is not compared
+MIN_LANGUAGE_FRACTION = 0.1  # of the texts: languages of fewer are not compared
 SIGNIFICANT_DEVIATIONS = 3.0  # from chance, for length and language
 
 TextSuspectKind: TypeAlias = Literal["boilerplate", "heading", "name", "words"]
@@ -77,11 +77,11 @@ class TextSuspect:
         share: of the absolute relevance of both texts, mean of the pairs.
         area: of the words.
         contribution: to the score, mean of the pairs, in its units.
-        pairs: near neighbours that both have it.
+        pairs: pairs of near neighbours that both have it.
         carriers: positions of the texts that have it.
-        changed: fraction of the sampled carriers that get another nearest neighbour where carriers lose it.
+        changed: fraction of the sampled carriers that get another nearest neighbour when it is left out of all carriers.
         attraction: fraction of them whose nearest neighbour has it too.
-        attraction_without: the same where carriers lose it.
+        attraction_without: the same when it is left out.
         chance: fraction of all texts that have it.
         changes: examples.
     """
@@ -172,7 +172,7 @@ class TextAudit:
     """Result of an audit of texts.
 
     Args:
-        suspects: common phrases that draw texts together, and no longer do when they are left out; largest excess first.
+        suspects: common phrases without which fewer nearest neighbours share them; largest excess first.
         phrases: all ranked phrases, suspects included.
         kinds: shares of headings, names, code, numbers and function words.
         traits: agreement of neighbours in length and language.
@@ -226,7 +226,7 @@ def audit_texts(
 
 
 def _is_suspect(phrase: TextSuspect, positions: Sequence[int]) -> bool:
-    """Return whether a phrase that many texts have draws them together, and no longer does when it is left out."""
+    """Return whether many texts have a phrase, and fewer of their nearest neighbours have it when it is left out."""
     if phrase.attraction is None or phrase.attraction_without is None:
         return False
     lost, sampled = phrase.attraction - phrase.attraction_without, len(set(positions) & set(phrase.carriers))
@@ -312,7 +312,7 @@ def _rank_phrases(
             phrase: _sum_excess(phrase, chosen, masses)
             for phrase, chosen in masks.items()
             if sum(mask.sum() for _, mask in chosen)
-            >= MIN_NEW_WORDS * sum(spots[n][phrase].sum() for n, _ in chosen)
+            >= MIN_NEW_WORDS_FRACTION * sum(spots[n][phrase].sum() for n, _ in chosen)
         }
         phrase = max(gains, key=lambda each: gains[each], default=None)
         if phrase is None or gains[phrase] <= 0:
@@ -377,7 +377,7 @@ class _LeaveOut:
         self.similarity = collection.resolve_similarity(similarity)
 
     def measure(self, phrase: Phrase, suspect: TextSuspect) -> TextSuspect:
-        """Set what changes where carriers lose the phrase, if enough sampled texts have the phrase."""
+        """Return the suspect with what changes when the phrase is left out, if enough sampled texts have it."""
         carriers = sorted(suspect.carriers, key=lambda p: p not in self.positions)[:MAX_ENCODED_TEXTS]
         sampled = [p for p in carriers if p in self.positions]
         if len(sampled) < MIN_CHANGED_TEXTS:
