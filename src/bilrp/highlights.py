@@ -172,14 +172,14 @@ def highlight(
     forms: list[LinearForm] = []
     hits: list[tuple[Attribution, Tensor | None]] = []
     with hash_weights_once():
-        asked = _prepare(reader, item, specs[0], composite)
+        prepared = _prepare(reader, item, specs[0], composite)
         # By the cheaper side: the parts of the query, or one pull for each passage.
-        parts = asked.decompose().parts if matrix or len(items) > asked.regions.count else None
-        mean = asked.mean_embedding
+        parts = prepared.decompose().parts if matrix or len(items) > prepared.regions.count else None
+        mean = prepared.mean_embedding
         results: dict[int, _Hit] = {}
         for numbers in _group_passages(reader, readers, items, specs[1], composite):
             run = _PassageRun(readers[numbers[0]], [items[n] for n in numbers], specs[1], composite, mean)
-            pulled = run.pull(chosen, asked.embeddings[None], parts if matrix else None)
+            pulled = run.pull(chosen, prepared.embeddings[None], parts if matrix else None)
             results |= zip(numbers, pulled, strict=True)
         for number in range(len(items)):
             form, attribution, relevance = results[number]
@@ -188,8 +188,8 @@ def highlight(
     if not forms:
         return []
     vectors = torch.cat([form.vectors(0) for form in forms])
-    values = asked.pull(vectors) if parts is None else parts @ vectors.T
-    queries = [make_attribution(asked, values[:, n], [form]) for n, form in enumerate(forms)]
+    values = prepared.pull(vectors) if parts is None else parts @ vectors.T
+    queries = [make_attribution(prepared, values[:, n], [form]) for n, form in enumerate(forms)]
     return [
         Highlight((one, other), _select(relevance, one, other))
         for one, (other, relevance) in zip(queries, hits, strict=True)

@@ -113,24 +113,28 @@ def search(
     if outputs and count > MAX_EXPLANATIONS:
         raise InputError(f"-k {count}: a page has at most {MAX_EXPLANATIONS} explanations")
     opened = open(collection, encoder, weights=weights)
-    asked = _Query(query, opened, _combine_repairs(repair or (), opened))
+    resolved = _Query(query, opened, _combine_repairs(repair or (), opened))
     if part is not None or words is not None:
-        asked = asked.restrict(part, words, without=without)
+        resolved = resolved.restrict(part, words, without=without)
     elif explain or outputs:
-        asked = asked.decompose()
-    index_or_reason = asked.choose_index(similarity) if approximate and where is None else None
-    neighbours = asked.find(count, similarity=similarity, approximate=approximate, where=where)
-    recall_note, recall = _describe_recall(index_or_reason, is_whole_item=asked.regions is None, count=count)
-    header = asked.describe_search(index_or_reason, where, recall_note)
+        resolved = resolved.decompose()
+    index_or_reason = resolved.choose_index(similarity) if approximate and where is None else None
+    neighbours = resolved.find(count, similarity=similarity, approximate=approximate, where=where)
+    recall_note, recall = _describe_recall(
+        index_or_reason, is_whole_item=resolved.regions is None, count=count
+    )
+    header = resolved.describe_search(index_or_reason, where, recall_note)
     if not (as_json or explain):
-        _print_neighbours(header, neighbours, asked.key)  # before the explanations, which may take long
-    entries = asked.explain(neighbours, similarity) if explain or outputs else []
+        _print_neighbours(header, neighbours, resolved.key)  # before the explanations, which may take long
+    entries = resolved.explain(neighbours, similarity) if explain or outputs else []
     if as_json:
-        _print_json(asked, neighbours, entries, similarity, recall)
+        _print_json(resolved, neighbours, entries, similarity, recall)
     elif explain:
-        _print_neighbours(header, neighbours, asked.key, [each.explanation.summary() for each in entries])
-    lead = f"The nearest {len(neighbours)} of {len(opened)} items in {collection}{asked.by}{recall_note}."
-    _write_files(entries, outputs, palette, title=f"Nearest to {asked.description}", lead=lead, quiet=as_json)
+        _print_neighbours(header, neighbours, resolved.key, [each.explanation.summary() for each in entries])
+    lead = f"The nearest {len(neighbours)} of {len(opened)} items in {collection}{resolved.by}{recall_note}."
+    _write_files(
+        entries, outputs, palette, title=f"Nearest to {resolved.description}", lead=lead, quiet=as_json
+    )
 
 
 def _combine_repairs(paths: Sequence[str], collection: Collection) -> Repair | None:
@@ -142,7 +146,7 @@ def _combine_repairs(paths: Sequence[str], collection: Collection) -> Repair | N
 
 
 def _print_json(
-    asked: _Query,
+    resolved: _Query,
     neighbours: Sequence[Neighbour],
     entries: Sequence[GalleryEntry],
     similarity: str | None,
@@ -151,10 +155,10 @@ def _print_json(
     from bilrp.answers.collections import build_search
     from bilrp.cli import terminal
 
-    by = "repaired" if asked.repair else asked.collection.resolve_similarity(similarity)
+    by = "repaired" if resolved.repair else resolved.collection.resolve_similarity(similarity)
     explanations = [entry.explanation for entry in entries]
     answer = build_search(
-        asked.collection, asked.text, neighbours, similarity=by, regions=asked.regions, explanations=explanations,
+        resolved.collection, resolved.text, neighbours, similarity=by, regions=resolved.regions, explanations=explanations,
         **recall,
     )  # fmt: skip
     terminal.print_json(answer)
@@ -206,16 +210,16 @@ def _search_many(
         if queries == "-"
         else files.read_text(queries, kind="text", max_bytes=MAX_TEXT_BYTES)
     )
-    asked = [line.strip() for line in lines.splitlines() if line.strip()]
-    for line in asked:
+    texts = [line.strip() for line in lines.splitlines() if line.strip()]
+    for line in texts:
         check_query(line)
-    if not asked:
+    if not texts:
         raise InputError(f"{queries} has no query: write one in each line")
 
     from bilrp.collection import open
 
     collection = open(path, encoder, weights=weights)
-    keys = [resolve_query(collection, line) for line in asked]
+    keys = [resolve_query(collection, line) for line in texts]
     results = collection.nearest_many(keys, count, similarity=similarity, where=where)
     if as_json:
         from bilrp.answers.collections import build_search
@@ -224,12 +228,12 @@ def _search_many(
         by = collection.resolve_similarity(similarity)
         rows = [
             build_search(collection, line, neighbours, similarity=by)
-            for line, neighbours in zip(asked, results, strict=True)
+            for line, neighbours in zip(texts, results, strict=True)
         ]
         terminal.print_json({"collection": path, "queries": rows})
         return
     condition = "" if where is None else f" where {where}"
-    for line, key, neighbours in zip(asked, keys, results, strict=True):
+    for line, key, neighbours in zip(texts, keys, results, strict=True):
         _print_neighbours(f"Nearest to {line}, of {len(collection)}{condition}:", neighbours, key)
 
 
@@ -287,8 +291,8 @@ class _Query:
         whole = self.collection.decomposition(self.decompose().target)
         regions = find_word_regions(whole, words or "") if part is None else find_regions_in_box(whole, part)
         chosen = restrict_query(whole, without=regions) if without else restrict_query(whole, part=regions)
-        said = f" {'without' if without else 'by'} {_describe_part(part, words, len(regions))}"
-        return replace(self, source=chosen, regions=regions, part=said)
+        suffix = f" {'without' if without else 'by'} {_describe_part(part, words, len(regions))}"
+        return replace(self, source=chosen, regions=regions, part=suffix)
 
     def choose_index(self, similarity: str | None) -> ApproximateIndex | str:
         """Return the approximate index, or the reason why there is none."""
