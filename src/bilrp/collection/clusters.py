@@ -316,8 +316,9 @@ def find_example(item: int, name: str, attribution: Attribution) -> Example:
     """
     values = attribution.values.double().numpy()
     if isinstance(attribution.view, Text):
-        has_text = [n for n, span in enumerate(attribution.view.spans) if span is not None]
-        best = sorted(has_text, key=lambda n: -values[n])[:EXAMPLE_WORDS]
+        texts = attribution.view.region_texts
+        words = [n for n, text in enumerate(texts) if any(map(str.isalnum, text))]
+        best = sorted(words, key=lambda n: -values[n])[:EXAMPLE_WORDS]
         return Example(
             item, name, describe_location(attribution.regions, attribution.view, sorted(best)), None
         )

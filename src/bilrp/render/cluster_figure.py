@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bilrp.attribution import Attribution
 
 COLUMN_INCHES = 2.0
+MAX_NAME_CHARACTERS = 24
 
 
 def plot(shared: Sequence[Attribution], contrasts: Sequence[Attribution], *, title: str = "") -> Figure:
@@ -43,7 +44,9 @@ def plot(shared: Sequence[Attribution], contrasts: Sequence[Attribution], *, tit
         high, wide = (int(n) for n in each.regions.labels.shape[-2:])
         picture = each.view.crop_to_input((high, wide))
         axes[0, column].imshow(picture)
-        axes[0, column].set_title(to_printable(each.name)[:24], fontsize=7)
+        name = to_printable(each.name)
+        is_long = len(name) > MAX_NAME_CHARACTERS
+        axes[0, column].set_title(f"{name[: MAX_NAME_CHARACTERS - 1]}…" if is_long else name, fontsize=7)
         for line, (_, some) in enumerate(rows, 1):
             weights = _spread_values(some[column])
             tinted = tint_pixels(picture, weights / (np.abs(weights).max() or 1.0), palette)

@@ -142,8 +142,9 @@ const nameCluster = ({ text, typical }) => text || typical.name;
 function placeLabels(labels, spots) {
   const shown = [];
   labels.forEach((label, k) => {
-    const [x, y] = spots[k];
-    Object.assign(label.style, { left: `${x}px`, top: `${y}px`, visibility: "visible" });
+    const half = label.offsetWidth / 2;
+    const x = Math.max(half, Math.min(spots[k][0], label.parentElement.clientWidth - half));
+    Object.assign(label.style, { left: `${x}px`, top: `${spots[k][1]}px`, visibility: "visible" });
     const box = label.getBoundingClientRect();
     const covers = (other) => box.left < other.right && other.left < box.right && box.top < other.bottom && other.top < box.bottom;
     if (shown.some(covers)) label.style.visibility = "hidden";
