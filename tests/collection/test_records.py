@@ -207,6 +207,23 @@ def test_changed_rows_replace_and_unchanged_rows_stay(encoder: bilrp.Encoder, tm
     assert build_with_report(changed, encoder, path)[1].unchanged == 5
 
 
+def test_a_changed_vector_of_the_users_own_replaces_the_old(encoder: bilrp.Encoder, tmp_path: Path) -> None:
+    records = [{"id": f"r{n}", "text": f"{n} dogs run.", "year": n} for n in range(6)]
+    first = collection.build(records, encoder, tmp_path / "first.lance").embeddings
+    path, changed = tmp_path / "c.lance", first.copy()
+    changed[5] = -first[5]  # beyond the rows that are compared with the encoder
+    collection.build(records, encoder, path, parts=True, embeddings=first)
+    records[4]["year"] = 1999
+    stored, report = build_with_report(records, encoder, path, embeddings=changed)
+    assert (report.added, report.changed, report.unchanged) == (0, 2, 4)
+    assert np.array_equal(stored.embedding("r5").numpy(), changed[5])
+    assert [hit.id for hit in stored.nearest(changed[5], 1)] == ["r5"]
+    assert [hit.id for hit in stored.nearest(changed[5], 6, where="year = 1999")] == ["r4"]
+    assert stored.remove(["r5"]) == 1
+    again = collection.open(path, encoder)
+    assert len(again) == 5 and "r5" not in [hit.id for hit in again.nearest(changed[5], 6)]
+
+
 def test_what_does_not_fit_the_columns_is_refused(encoder: bilrp.Encoder, tmp_path: Path) -> None:
     path = tmp_path / "c.lance"
     collection.build(RECORDS, encoder, path)
@@ -321,7 +338,7 @@ def test_forged_columns_are_refused(columns: Any, encoder: bilrp.Encoder, tmp_pa
 
 
 KILLED = """
-    import sys, os, signal
+    import sys, os, signal, numpy
     import bilrp
     from bilrp.collection import tables
     from bilrp import collection
@@ -335,21 +352,26 @@ KILLED = """
         original(path, name)
     tables.record_checksums = record
     records = [{"id": f"r{n}", "text": f"{n} dogs run.", "n": n, "v": sys.argv[4]} for n in range(150)]
-    collection.build(records, bilrp.encoders.sentence(sys.argv[1]), sys.argv[2])
+    vectors = numpy.load(sys.argv[5]) if len(sys.argv) > 5 else None
+    collection.build(records, bilrp.encoders.sentence(sys.argv[1]), sys.argv[2], embeddings=vectors)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill_at", [1, 2, 3])
+@pytest.mark.parametrize(("kill_at", "own_vectors"), [(1, False), (2, False), (3, False), (2, True)])
 def test_a_killed_run_continues_and_loses_nothing(
-    kill_at: int, folder: Path, encoder: bilrp.Encoder, tmp_path: Path
+    kill_at: int, own_vectors: bool, folder: Path, encoder: bilrp.Encoder, tmp_path: Path
 ) -> None:
     script = tmp_path / "killed.py"
     script.write_text(textwrap.dedent(KILLED))
-    path = tmp_path / "c.lance"
+    path, vectors = tmp_path / "c.lance", tmp_path / "vectors.npy"
+    if own_vectors:
+        texts = [f"{n} dogs run." for n in range(150)]
+        np.save(vectors, collection.build(texts, encoder, tmp_path / "texts.lance").embeddings)
 
     def run(at: int, version: str) -> int:
         command = [sys.executable, str(script), str(folder), str(path), str(at), version]
+        command += [str(vectors)] if own_vectors else []
         return subprocess.run(
             command, env=os.environ, timeout=120, check=False, capture_output=True
         ).returncode
