@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bilrp.collection.page_numbers import measure_confidence
-from bilrp.encoder import Encoder, choose_regions, read_item
+from bilrp.collection.page_numbers import find_numbers
+from bilrp.encoder import Encoder, read_item
 from bilrp.encoders import registry
 from bilrp.findings.number_copies import PageNumbers, find_copies
 from bilrp_studies.tables.page_layout import LAYOUT_SCALE
@@ -41,18 +41,6 @@ class Planted:
     source: int
     numbers: list[str]
     changed: tuple[str, str] | None
-
-
-def read_numbers(encoder: Encoder, scan: Image.Image) -> PageNumbers:
-    """Return the numbers that the encoder reads."""
-    item = read_item(encoder, scan)
-    regions = choose_regions(encoder, item)
-    assert regions.bounds is not None
-    names = tuple(name if name.isdecimal() else "" for name in regions.names or ())
-    confidence = measure_confidence(encoder, item.x, regions)
-    return PageNumbers(
-        names, regions.bounds.numpy().astype(float), (item.x.shape[2], item.x.shape[3]), confidence
-    )
 
 
 def to_image(gray: np.ndarray) -> Image.Image:
@@ -103,6 +91,7 @@ def judge_pairs(pages: list[Page], read: list[PageNumbers]) -> dict[str, float]:
             len(truth[i].places[name]) * len(truth[j].places[name])
             for name in truth[i].places.keys() & truth[j].places.keys()
         )
+        known: set[tuple[tuple[int, int], tuple[int, int]]] = set()
         runs = {pair for block in find_copies(read[i], read[j], min_numbers=3) for pair in block.pairs}
         for kind, pairs in (("alone", equal), ("runs", runs)):
             right = [
@@ -216,7 +205,7 @@ def judge_planted(
         others = [n for n in range(len(pages)) if n != number]
         sources = [(int(n), pages[int(n)]) for n in rng.choice(others, len(CORNERS), replace=False)]
         gray, planted = plant(page, sources, [bool(rng.random() < share) for _ in sources], rng)
-        numbers = read_numbers(encoder, to_image(gray))
+        numbers = find_numbers(encoder, read_item(encoder, to_image(gray)))
         for each in planted:
             copies = find_copies(read[each.source], numbers, min_numbers=MIN_NUMBERS)
             best = max(
@@ -248,7 +237,7 @@ def main() -> None:
     options = parser.parse_args()
     start, encoder = time.process_time(), registry.load("bigram")
     pages = [read_page(*pair) for pair in find_pages(options.folder)[: options.pages]]
-    read = [read_numbers(encoder, to_image(page.gray)) for page in pages]
+    read = [find_numbers(encoder, read_item(encoder, to_image(page.gray))) for page in pages]
     print(f"{len(pages)} pages", {k: round(v, 4) for k, v in judge_pairs(pages, read).items()}, flush=True)
     for share in (0.1, 1.0):
         results = judge_planted(pages, read, encoder, share=share, seed=0)

@@ -98,6 +98,7 @@ def index(
 
 def _print_report(report: IndexReport, collection: Collection, output: str) -> None:
     """Print how many items were added and which failed, and the commands to go on with."""
+    from bilrp.collection.page_numbers import has_numbers
     from bilrp.errors import to_printable
 
     counts = [f"{report.added} new", f"{report.unchanged} unchanged"]
@@ -114,6 +115,8 @@ def _print_report(report: IndexReport, collection: Collection, output: str) -> N
         print_safe(f"  … and {len(report.failed) - MAX_SHOWN_FAILURES} more")
     print_safe(f"Search: bilrp search {to_printable(output)} {to_printable(collection.names[0])!r}")
     print_safe(f"Browse: bilrp serve {to_printable(output)} --open")
+    if has_numbers(collection):
+        print_safe(f"What do pages share? bilrp graph {to_printable(output)} -o net.html")
 
 
 def _load_vectors(path: str) -> Any:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from bilrp.collection.core import Collection
     from bilrp.encoder import Encoder
+    from bilrp.inputs import Item
     from bilrp.regions import Regions
 
 PAGES_PER_COMMIT = 64
@@ -67,29 +68,32 @@ def read_numbers(collection: Collection, *, progress: bool = False) -> list[Page
 
 def _read_page(collection: Collection, position: int) -> PageNumbers:
     try:
-        item = collection.read_original(position)
-        regions = choose_regions(collection.encoder, item)
+        return find_numbers(collection.encoder, collection.read_original(position))
     except MismatchError:
         raise
     except BilrpError:
         return PageNumbers((), np.zeros((0, 4)), (1, 1))
+
+
+def find_numbers(encoder: Encoder, item: Item) -> PageNumbers:
+    """Return the numbers of a page, as an encoder of tables reads them; none for a page without, or with too many.
+
+    Args:
+        encoder: Its regions are numbers.
+        item: The page.
+    """
+    regions = choose_regions(encoder, item)
     shape = (int(item.x.shape[2]), int(item.x.shape[3]))
     bounds = regions.bounds
-    if not are_numbers(regions) or bounds is None:  # no numbers on it, or too many
+    if not are_numbers(regions) or bounds is None:
         return PageNumbers((), np.zeros((0, 4)), shape)
     names = tuple(name if name.isdecimal() else "" for name in regions.names or ())
-    confidence = measure_confidence(collection.encoder, item.x, regions)
+    confidence = _measure_confidence(encoder, item.x, regions)
     return PageNumbers(names, bounds.cpu().numpy().astype(float), shape, confidence)
 
 
-def measure_confidence(encoder: Encoder, x: Tensor, regions: Regions) -> np.ndarray | None:
-    """Return how far each region can be trusted by the encoder's own confidence, its mean; None if it has none.
-
-    Args:
-        encoder: The encoder.
-        x: Its input.
-        regions: Regions of the input.
-    """
+def _measure_confidence(encoder: Encoder, x: Tensor, regions: Regions) -> np.ndarray | None:
+    """Return the encoder's own confidence in each region, its mean; None if it has none."""
     if encoder.reliability is None:
         return None
     weights = encoder.reliability(x).clamp(0, 1).double().flatten().cpu()
