@@ -32,9 +32,8 @@ from bilrp.trace.fingerprint import hash_weights_once
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MAX_RUN_TOKENS = (
-    1024  # of the passages of one recorded run, padding included: more needs memory and saves nothing
-)
+# Tokens of the passages of one recorded run, with padding: more needs memory and saves nothing.
+MAX_RUN_TOKENS = 1024
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,8 @@ MAX_DIMENSIONS = 50  # of embeddings for HDBSCAN, by principal components: in mo
 MIN_CLUSTER_ITEMS = 5
 CLUSTER_FRACTION = 0.02  # of the items: default smallest cluster
 RESAMPLED_FRACTION = 0.8  # of the items
-MIN_EXAMPLE_FRACTION = (
-    0.5  # of the strongest region: connected regions of at least this relevance are the example
-)
+# Connected regions with at least this fraction of the strongest region's relevance are the example.
+MIN_EXAMPLE_FRACTION = 0.5
 EXAMPLE_WORDS = 3
 
 

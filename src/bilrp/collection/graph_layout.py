@@ -12,9 +12,8 @@ from bilrp.errors import import_optional
 if TYPE_CHECKING:
     import networkx
 
-MAX_SPRING_NODES = (
-    400  # of one connected part: the forces of more take minutes; their spectrum takes a second
-)
+# Larger connected components are laid out by their spectrum: a second, where forces would take minutes.
+MAX_SPRING_NODES = 400
 NODE_SPACING = 10.0
 
 

@@ -35,7 +35,7 @@ NOTE_MESSAGES = {  # one warning for all texts of a kind
     "unknown": "{count} mostly made of words unknown to the tokenizer: the model cannot tell these words apart",
 }
 log = logging.getLogger("bilrp")
-ITEMS_PER_COMMIT = 64  # at most so many are lost if the process is killed
+ITEMS_PER_COMMIT = 64  # lost at most if the process is killed
 
 
 def build(

@@ -21,9 +21,8 @@ from bilrp.collection.sources import encode_path
 from bilrp.errors import InputError
 
 MAX_RESIDENT_BYTES = 512 * 2**20  # larger embeddings are read in blocks instead of kept in memory
-MAX_CANDIDATE_FRACTION = (
-    0.05  # of the items: reading more rows by number takes longer than reading all in order
-)
+# Of the items: reading more rows by number takes longer than reading all in order.
+MAX_CANDIDATE_FRACTION = 0.05
 LABEL_COLUMNS = ("id", "name", "group", "source")
 HIDDEN_COLUMNS = ("stamp", "thumbnail", "view", "embedding", "failed")  # not meant for conditions
 

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 MAX_PHRASE_WORDS = 32
-MIN_SAME_TEXTS = 0.8  # of a phrase's texts: if a longer phrase is in so many of them, it takes its place
+MIN_SAME_TEXTS = 0.8  # of a phrase's texts: a longer phrase in at least these replaces it
 MAX_HEADING_WORDS = 8
 
 Phrase: TypeAlias = tuple[str, ...]

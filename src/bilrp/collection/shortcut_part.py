@@ -23,18 +23,16 @@ from bilrp.errors import InputError
 from bilrp.findings.formatting import format_percent
 from bilrp.inputs import Item, Text
 
-MAX_DIFFERENCE = (
-    0.06  # of the range of the values: pixels that differ less are the same; more than JPEG artefacts
-)
-MIN_SAME_CARRIERS = 0.8  # of the carriers: a pixel that so many have in common belongs to the part
-MIN_SAME_PIXELS = 0.5  # of the part: an input with so many of its pixels has the part
+# Pixels that differ by less (of the range of values) are equal; JPEG artefacts are smaller.
+MAX_DIFFERENCE = 0.06
+MIN_SAME_CARRIERS = 0.8  # of the carriers: a pixel that at least these have in common belongs to the part
+MIN_SAME_PIXELS = 0.5  # of the part: an input with at least these of its pixels has the part
 MIN_COVERED = 0.3  # of the area that was asked for: with fewer common pixels, the whole area is the part
 MARGIN_PIXELS = 2  # around the common pixels: resizing blurs the edge of the part
 MIN_REGION_OVERLAP = 0.2  # of a region inside the part: the region belongs to the part
 MIN_MOVING_CARRIERS = 3  # inputs that show a part wherever it is: fewer say nothing about its shape
-MIN_REFERENCE_PIXELS = (
-    8  # along each side of a part that is looked for everywhere: smaller ones match by chance
-)
+# Smallest side of a part that is searched for at any position: smaller ones match by chance.
+MIN_REFERENCE_PIXELS = 8
 MAX_DISTANCE_ENTRIES = 4_000_000  # of a table of distances at once
 
 

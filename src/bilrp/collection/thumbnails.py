@@ -96,7 +96,7 @@ def _check_metadata(metadata: object) -> None:
 
 
 def _are_numbers(values: object, count: int, *kinds: type) -> bool:
-    """Return whether `values` is a list of so many bounded numbers of these types."""
+    """Return whether `values` is a list of `count` bounded numbers of these types."""
     if not isinstance(values, list) or len(values) != count:
         return False
     return all(type(value) in kinds and abs(value) < 2**31 for value in values)

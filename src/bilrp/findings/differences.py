@@ -39,15 +39,12 @@ EDGE_FRACTIONS = (
 )  # of a peak's density, where its group ends: the first that leaves it small enough
 MAX_AREA_FRACTION = 0.25  # of the input: a larger group is grown again with the next edge,
 MAX_SMALL_GROUP_REGIONS = 4  # unless it has at most this many regions
-MIN_MATCHED_COSINE = (
-    0.5  # of the parts of two counterparts: from here on more of each is in the other than not
-)
-MIN_MATCHED_FRACTION = (
-    0.6  # of ⟨P_G, φ⟩ in ⟨P_G, φ'⟩: from here on a phrase is matched by several words, or by the whole text
-)
-MIN_UNMATCHED_FRACTION = (
-    0.1  # of the largest difference: with less in regions without a match, matched ones count too
-)
+# Cosine of the parts of two counterparts from which they match: more than half of each is in the other.
+MIN_MATCHED_COSINE = 0.5
+# ⟨P_G, φ'⟩ / ⟨P_G, φ⟩ from which a phrase is matched by several words, or by the whole text.
+MIN_MATCHED_FRACTION = 0.6
+# If regions without a match have less than this of the largest difference, matched ones are listed too.
+MIN_UNMATCHED_FRACTION = 0.1
 MAX_EQUAL_FRACTION = 1e-9  # of ‖φ‖² + ‖φ'‖²: a smaller squared distance is rounding
 
 Side = Literal["a", "b"]

@@ -32,16 +32,14 @@ MAX_AREA_FRACTION = 0.25  # of either input: a larger block is not a finding,
 MAX_SMALL_BLOCK_REGIONS = 4  # unless it has at most this many regions
 MIN_FINDINGS = 3  # with fewer, the smoothing window is halved
 MIN_REPORTED_FRACTION = 0.1  # of the strongest finding's relevance
-MAX_CARRIED_FRACTION = (
-    0.95  # of the |relevance| of all findings: weaker ones are left out once these carry so much
-)
-MIN_SAME_FRACTION = 0.5  # of the smaller of two sets of regions: with more in common they are the same,
-MIN_MERGED_FRACTION = (
-    0.25  # and a block with at least this much of the other's relevance is merged with it, if
-)
-MIN_KEPT_FRACTION = (
-    0.8  # of the relevance of both remains: pairs between their other regions have the same sign
-)
+# Findings are listed, strongest first, until they have this fraction of the |relevance| of all.
+MAX_CARRIED_FRACTION = 0.95
+# Two blocks are merged if they have one side in common (this fraction of the smaller set of regions), the weaker has
+# at least this fraction of the relevance of the stronger, and the merged block keeps this fraction of their sum: pairs
+# between their other regions have the same sign.
+MIN_SAME_FRACTION = 0.5
+MIN_MERGED_FRACTION = 0.25
+MIN_KEPT_FRACTION = 0.8
 MIN_RELIABILITY = 0.5  # mean weight of the pairs: findings below it are marked
 MAX_PEAKS = 100
 MAX_GROWTH_ROUNDS = 20  # most blocks converge after three

@@ -30,9 +30,8 @@ BADGE_RADIUS_INCHES = 0.085
 MAX_RIBBON_WIDTH_INCHES = 0.14
 MAX_DETAIL_FRACTION = 1 / 24  # of an image's longer side: smaller regions are details,
 MIN_DETAIL_INCHES = 0.24  # and a close-up shows them at least this large
-CORNER_FRACTION = (
-    0.5  # of the side of a region: how far corners of outlines are rounded, so that a staircase is a slope
-)
+# Radius of the rounded corners of outlines, in sides of a region: a staircase becomes a slope.
+CORNER_FRACTION = 0.5
 CORNER_POINTS = 5  # of each rounded corner
 LANE_SPACING_INCHES, MAX_LANES = 0.035, 4  # of ribbons under a line of words
 

@@ -9,9 +9,8 @@ import numpy as np
 from bilrp_studies.captions.caption_model import CaptionModel
 from bilrp_studies.captions.scenes import MAX_OBJECTS, draw_scene, reverse_relations, stack_pixels
 
-MIN_ACCURACY = (
-    0.5  # share of new scenes that retrieve their caption; below it the report starts with a warning
-)
+# Fraction of new scenes that retrieve their caption; below it the report starts with a warning.
+MIN_ACCURACY = 0.5
 
 
 @dataclass(frozen=True)

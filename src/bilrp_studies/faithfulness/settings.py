@@ -25,5 +25,5 @@ class FaithfulnessSettings(PhotographSettings):
     steps: int = option(8, "Steps of deletion and insertion.", minimum=2)
     noise: float = option(0.05, "Spread of the added noise, as a share of the picture's.", minimum=0)
     cascade: int = option(
-        5, "At every so many pairs weights are randomised block by block too; 0: never.", minimum=0
+        5, "Weights are also randomised block by block at every n-th pair; 0: never.", minimum=0
     )

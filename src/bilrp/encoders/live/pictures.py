@@ -20,9 +20,8 @@ from bilrp.errors import InputError
 from bilrp.inputs import Image, Item
 
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's constants
-PIXEL_TOLERANCE = (
-    1e-4  # of the input tensor: the own preprocessing is then known to show the right part of the image
-)
+# Largest difference of the input tensors at which the crop is known, so that regions are drawn on the image.
+PIXEL_TOLERANCE = 1e-4
 
 
 class _TimmModel(nn.Module):

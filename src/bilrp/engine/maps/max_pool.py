@@ -61,7 +61,7 @@ class MaxPool(Map):
         return padded[(..., *self.offset_slices(o, self.shares.shape[-len(self.stride) :]))]
 
     def offset_slices(self, o: int, sizes: Sequence[int]) -> tuple[slice, ...]:
-        """Return the slices of the padded input at offset number o of so many fields per axis."""
+        """Return the slices of the padded input at offset number o, for `sizes` fields per axis."""
         return tuple(
             slice(start, start + (size - 1) * step + 1, step)
             for start, size, step in zip(self.offsets[o], sizes, self.stride, strict=True)
