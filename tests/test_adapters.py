@@ -257,7 +257,7 @@ def test_rows_of_a_collection_of_our_own(
     check(encoder, highlight_hits(encoder, QUERY, collection.nearest(QUERY, 3)), ranking)
 
 
-def test_what_is_no_hit_is_refused(encoder: bilrp.Encoder) -> None:
+def test_what_is_not_a_hit_is_refused(encoder: bilrp.Encoder) -> None:
     for wrong in ("a text", 3, {"text": "a"}):
         with pytest.raises(InputError, match="is not a list of hits"):
             read_hits(wrong)

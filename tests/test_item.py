@@ -42,7 +42,7 @@ SIZES = [(90, 60), (60, 90), (64, 64), (200, 50)]
 @pytest.mark.parametrize("resize", images.RESIZE_MODES)
 @pytest.mark.parametrize("wide_high", SIZES)
 @pytest.mark.parametrize("size", [32, (32, 48), None], ids=str)
-def test_every_region_lies_where_the_model_saw_it(wide_high, resize, size) -> None:
+def test_every_region_is_where_the_model_saw_it(wide_high, resize, size) -> None:
     """The colours under a region's place in the photograph are the colours of the input there."""
     item = images.read_with_view(gradient(*wide_high), size=size, resize=resize)
     assert isinstance(item.view, Image) and item.view.size == wide_high

@@ -165,7 +165,7 @@ def test_own_confidence_is_for_encoders_that_have_one():
         bilrp.explain(torch.nn.Linear(2, 2), torch.ones(1, 2), torch.ones(1, 2), reliability=("own",) * 3)  # type: ignore[arg-type]
 
 
-def test_ink_that_nobody_read_lowers_the_confidence_of_a_number():
+def test_unread_ink_lowers_the_confidence_of_a_number():
     page = table_pages.draw_page(rows=6, columns=4, seed=5)
     encoder = bigram.bigram()
     x = bilrp.encoder.read_item(encoder, page.image).x

@@ -105,7 +105,7 @@ def test_a_refused_model_draws_no_more_than_one_run_of_it(noisy: Callable[[Tenso
     assert torch.equal(after_one_run, torch.get_rng_state())
 
 
-def test_a_generator_of_ones_own_is_no_chance() -> None:
+def test_a_seeded_generator_is_not_random() -> None:
     def fixed(x: Tensor) -> Tensor:
         return x @ torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 

@@ -204,7 +204,7 @@ def test_what_was_asked_before_is_answered_as_it_was(writable_path, tmp_path):
     assert new.get_query(key) is old.get_query(key) and new.has_cached_parts(old.ids[3])
 
 
-def test_what_lasts_is_finished_whoever_leaves_and_whatever_is_asked_next():
+def test_persistent_jobs_finish_after_their_client_left():
     started, go = threading.Event(), threading.Event()
 
     async def play() -> list[object]:

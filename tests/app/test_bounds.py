@@ -235,7 +235,7 @@ def brought(client, colour: int, name: str) -> str:
     return client.post(f"/api/query?name={name}", content=png(colour), headers=kind).json()["id"]
 
 
-def test_nobody_renames_what_another_brought(client):
+def test_clients_do_not_rename_uploads_of_others(client):
     first, theirs = brought(client, 1, "mine.png"), brought(client, 1, "theirs.png")
     assert first != theirs and brought(client, 1, "mine.png") == first
     assert post_query(client, "/api/side", id=first)["name"] == "mine.png"
@@ -283,7 +283,7 @@ def test_what_cannot_be_kept_is_shown_all_the_same(few):
         assert "suspects" in post_query(client, "/api/audit")
 
 
-def test_where_a_file_lies_is_not_told(few, tmp_path):
+def test_paths_of_files_are_not_disclosed(few, tmp_path):
     spoiled = tmp_path / "secret place" / "cat" / "cat-0.jpg"
     spoiled.write_bytes(b"")
     with make_client(few) as client:
@@ -297,7 +297,7 @@ def test_where_a_file_lies_is_not_told(few, tmp_path):
 # ------------------------------------------------------------ the server
 
 
-def test_what_is_no_collection_is_said_before_anything_is_served(folder):
+def test_what_is_not_a_collection_is_said_before_anything_is_served(folder):
     from bilrp.cli.serve import serve
 
     with pytest.raises(InputError, match=f"is a folder: first bilrp index {folder} -o {folder}.lance"):

@@ -51,7 +51,7 @@ def test_no_path_leads_out(client, path):
     assert "error" in reply.json()
 
 
-def test_a_source_path_is_no_id(client, photographs, folder):
+def test_a_source_path_is_not_an_id(client, photographs, folder):
     inside = str(folder / "cat" / "cat-0.jpg")
     assert photographs.position(inside) is not None
     for key in (inside, inside[1:], "cat-0.jpg", "0", "", "q" + "0" * 31, "' OR '1'='1", "f" * 32, "F" * 32):
@@ -250,7 +250,7 @@ class Calm(server.HeaderTimeoutProtocol):
     header_timeout_seconds = 600.0
 
 
-def test_who_never_sends_a_body_is_told_so(photographs):
+def test_a_client_that_never_sends_a_body_gets_an_error(photographs):
     with run_server(
         partial(server.make_collection_app, photographs, timeout_seconds=0.5), protocol=Calm
     ) as address:

@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said(texts, tool: str, arguments: dict[str, Any], mess
     assert result.is_error and message in result.content[0].text
 
 
-def test_a_path_is_no_input_of_a_collection_of_pictures(photographs, folder) -> None:
+def test_a_path_is_not_an_input_of_a_collection_of_pictures(photographs, folder) -> None:
     path = str(next(folder.rglob("*.jpg")))
     result = call(photographs, "search", query=path)
     assert result.is_error and "is not an item" in result.content[0].text

@@ -84,7 +84,7 @@ def test_what_cannot_be_repaired_is_said(client, stamped, photographs) -> None:
 
 
 @pytest.mark.browser
-def test_before_and_after_beside_each_other(chromium, stamped, visit) -> None:
+def test_before_and_after_side_by_side(chromium, stamped, visit) -> None:
     with run_server(partial(server.make_collection_app, stamped)) as address:
         tab = visit("/audit", at=address)
         tab.click("a[href*='/repair'] >> nth=0")

@@ -15,7 +15,7 @@ from bilrp.app.collection_session import CollectionSession
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "long"])
-def test_no_file_beside_the_tables_blocks_the_app(writable_path: Path, kind: str) -> None:
+def test_no_file_next_to_the_tables_blocks_the_app(writable_path: Path, kind: str) -> None:
     """A pipe that nobody writes to, a device without an end, a sparse file of a terabyte: each counts as absent."""
     path = writable_path / cached_results.CACHE_FOLDER / "map.json"
     path.parent.mkdir()

@@ -55,7 +55,7 @@ def post(address: str, length: int, body: bytes) -> socket.socket:
 
 
 @pytest.mark.parametrize("slow", [6, MAX_UPLOADS + 4])
-def test_slow_uploads_delay_nobody(photographs: collection.Collection, slow: int) -> None:
+def test_slow_uploads_delay_no_other_client(photographs: collection.Collection, slow: int) -> None:
     """Who sends a whole picture is answered while the others are still sending theirs."""
     with run_server(partial(server.make_collection_app, photographs, timeout_seconds=60)) as address:
         links = [post(address, 1000, b"abc") for _ in range(slow)]

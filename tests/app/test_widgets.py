@@ -107,7 +107,7 @@ def test_a_collection_is_wandered_in_and_python_reads_what_is_chosen(tab, photog
     assert widget.selected == {"id": photographs.ids[8], "part": [8], "without": []}
 
 
-def test_what_goes_wrong_is_told_where_it_was_asked(photographs, monkeypatch):
+def test_errors_are_shown_where_the_request_was_made(photographs, monkeypatch):
     widget, replies = photographs.widget(), []
     monkeypatch.setattr(type(widget), "send", lambda self, content, buffers=None: replies.append(content))
     widget._handle_custom_msg({"number": 1, "what": "neighbours", "question": {"id": "nothing"}}, [])

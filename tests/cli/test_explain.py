@@ -304,7 +304,7 @@ def test_a_full_disk_costs_one_output_and_neither_the_summary_nor_the_others(wor
         (b"", "not a torch file of plain tensors"),
     ],
 )
-def test_weights_that_are_no_checkpoint(workdir, bilrp_command, content, expected):
+def test_weights_that_are_not_a_checkpoint(workdir, bilrp_command, content, expected):
     (workdir / "w.pth").write_bytes(content)
     code, out, err = bilrp_command("explain", "a.png", "b.png", "--weights", "w.pth")
     assert code == 2 and out == "" and expected in err and err.count("\n") == 1

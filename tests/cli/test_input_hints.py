@@ -90,7 +90,7 @@ def test_the_default_encoder_follows_the_inputs(files, inputs, expected):
     assert choose_encoders(inputs, ["mine"]) == ["mine"]
 
 
-def test_a_missing_file_is_told_without_torch(files):
+def test_a_missing_file_is_reported_without_torch(files):
     code = "import sys; sys.modules['torch'] = None; from bilrp.cli import main; main()"
     completed = subprocess.run(
         [sys.executable, "-c", code, "explain", "gone.jpg", "a.png"],
@@ -114,7 +114,7 @@ def test_a_missing_file_is_told_without_torch(files):
         ("https://x.org/c.lance", "download it first"),
     ],
 )
-def test_what_is_no_collection_says_how_to_make_one(files, argument, message):
+def test_what_is_not_a_collection_says_how_to_make_one(files, argument, message):
     (files / "photos").mkdir()
     with pytest.raises(InputError, match=message):
         check_collection(argument)

@@ -25,7 +25,7 @@ def show(bilrp_command, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["why.npz", "why.safetensors"])
-def test_saved_numbers_are_told_again(show, name):
+def test_saved_numbers_are_shown_again(show, name):
     stored = bilrp.Explanation.load(name)
     code, out, err = show(name, "--json", "--top", "2")
     about = json.loads(out)

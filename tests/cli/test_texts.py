@@ -127,7 +127,7 @@ def test_words_are_coloured_by_their_share(folder: Path, monkeypatch: pytest.Mon
     assert seen > 2
 
 
-def test_marks_are_told_and_listed_on_demand(command, folder: Path) -> None:
+def test_special_tokens_are_counted_and_listed_on_demand(command, folder: Path) -> None:
     given = ("explain", "The cat sat.", "Two kittens rested.", "-e", f"sentence:{folder}", "--top", "40")
     _, plain, _ = command(*given, "-o", "why.npz")
     code, requested, _ = command("show", "why.npz", "--top", "40", "--special-tokens")

@@ -193,7 +193,9 @@ def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch
     assert ours.relevance(2, 3).shape == (16, 16)
 
 
-def test_parts_are_had_where_they_cannot_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_computed_where_they_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A collection on a share that nobody may write to answers every question all the same."""
     source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
     indexed = collection.build(source, tiny_encoder(), path)

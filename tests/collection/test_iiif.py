@@ -193,7 +193,7 @@ def test_a_manifest_of_version_2_gives_the_same_images(book, library, tmp_path):
     assert np.allclose(collection.embeddings, book[0].embeddings, atol=1e-6)
 
 
-def test_a_manifest_on_disk_uses_the_images_beside_it(book, tmp_path):
+def test_a_manifest_on_disk_uses_the_images_next_to_it(book, tmp_path):
     for name in SIZES:
         (tmp_path / f"{name}.png").write_bytes(draw(name))
     manifest = tmp_path / "manifest.json"

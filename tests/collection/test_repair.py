@@ -164,7 +164,7 @@ def test_a_saved_repair_is_the_same(tmp_path: Path, suffix: str) -> None:
     assert loaded.corrections[0].part.is_in(Item(torch.zeros(1, 3, 24, 24).double()))
 
 
-def test_files_that_are_no_repair_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_repairs_are_refused(tmp_path: Path) -> None:
     from bilrp.io import store
 
     path = store.write(tmp_path / "x.safetensors", {"a": torch.ones(2)}, {"kind": "decomposition"})
@@ -465,7 +465,7 @@ def test_the_part_is_located_to_the_pixel_and_detected(pair_of_collections) -> N
     assert part.is_in(part.add(others[1], items[0], clean.encoder))
 
 
-def test_what_helps_nobody_is_refused(pair_of_collections) -> None:
+def test_a_repair_without_effect_is_refused(pair_of_collections) -> None:
     """A corner that carriers do not share: removing it restores nothing."""
     clean, _ = pair_of_collections
     with pytest.raises(RefusedRepairError, match="decides no neighbours") as raised:

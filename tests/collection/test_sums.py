@@ -180,7 +180,7 @@ def test_a_pipe_behind_a_linked_folder_does_not_block(mine: Path) -> None:
         collection.open(mine)
 
 
-def test_a_version_of_very_many_digits_is_no_version(mine: Path) -> None:
+def test_a_version_of_very_many_digits_is_not_a_version(mine: Path) -> None:
     with (mine / file_checksums.FILENAME).open("a") as file:
         file.write(f"{'0' * 64}  {tables.ITEMS_TABLE}/_versions/{'9' * 5000}.manifest\n")
     assert len(collection.open(mine)) > 0
@@ -196,7 +196,7 @@ def test_a_file_that_is_gone_leaves_no_line(tmp_path: Path) -> None:
     assert list(known) == [f"{tables.ITEMS_TABLE}/there"] and not odd
 
 
-def test_an_empty_line_is_no_damage(mine: Path) -> None:
+def test_an_empty_line_is_not_damage(mine: Path) -> None:
     """`record` starts a new line where it sees another writer's line half written."""
     file = mine / file_checksums.FILENAME
     file.write_text(file.read_text().replace("\n", "\n\n", 1))

@@ -53,7 +53,7 @@ def test_rows_that_are_gone_are_pruned(tmp_path: Path, encoder: Encoder, suffix:
     assert report.removed == 0 and len(result) == 4 and "A dog ran." in texts_of(result)
 
 
-def test_a_file_of_texts_is_read_alike_wherever_it_lies(tmp_path: Path, encoder: Encoder) -> None:
+def test_a_file_of_texts_is_read_alike_in_every_folder(tmp_path: Path, encoder: Encoder) -> None:
     folder = tmp_path / "notes" / "may"
     folder.mkdir(parents=True)
     (folder / "a.txt").write_text("The cat sat.\n\nIt rains.\n")

@@ -119,7 +119,7 @@ def test_weights_from_a_file_are_given_again(
     assert "Cosine" in capsys.readouterr().out
 
 
-def test_an_id_is_no_condition(tmp_path: Path) -> None:
+def test_an_id_is_not_a_condition(tmp_path: Path) -> None:
     """An id of a collection stands in a condition of Lance: with a quote in it, all items would be deleted."""
     some = rows()
     some[1]["id"] = "x' OR '1' = '1"
@@ -318,7 +318,7 @@ def test_a_text_that_no_file_could_be_called_is_a_query(tmp_path: Path) -> None:
         some.nearest("a\0b")
 
 
-def test_removing_what_is_no_item_is_said(tmp_path: Path) -> None:
+def test_removing_what_is_not_an_item_is_said(tmp_path: Path) -> None:
     indexed = collection.build(write_pictures(tmp_path / "in", 3), tiny_encoder(), tmp_path / "x.lance")
     with pytest.raises(
         InputError, match=rf"001.png is not an item of .*: give a position, an id .*{indexed.ids[2]}"

@@ -89,7 +89,7 @@ def test_a_thousand_files_of_which_twenty_are_broken(tmp_path: Path) -> None:
     assert len(collection.open(tmp_path / "x.lance").failed) == 21  # once each
 
 
-def test_names_that_are_no_unicode(tmp_path: Path) -> None:
+def test_names_that_are_not_unicode(tmp_path: Path) -> None:
     source, path = write_pictures(tmp_path / "in", 3), tmp_path / "x.lance"
     strange = source / "caf\udce9.png"
     try:

@@ -100,7 +100,7 @@ def test_an_option_that_an_encoder_would_not_hear_is_refused(own: Path, name: st
 
 
 @pytest.mark.parametrize("name", ["bigram", "vgg16:5", "torch.nn:Flatten", "ownfamily:vectors"])
-def test_nonsense_is_refused_whoever_would_hear_it(own: Path, name: str) -> None:
+def test_nonsense_is_refused_by_every_family(own: Path, name: str) -> None:
     with pytest.raises(InputError, match="resize must be one of crop, pad, stretch, got 'nonsense'"):
         load(name, resize="nonsense")
 

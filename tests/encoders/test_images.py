@@ -100,7 +100,7 @@ def test_exif_orientation_is_undone(tmp_path, quarters, orientation):
     assert corners(reopened) == [RED, GREEN, BLUE, WHITE]
 
 
-def test_transparency_lies_on_white(tmp_path):
+def test_transparency_is_drawn_on_white(tmp_path):
     Image.new("RGBA", (9, 9), (255, 0, 0, 0)).save(tmp_path / "clear.png")
     assert corners(images.open_image(tmp_path / "clear.png"))[0] == WHITE
     Image.new("RGBA", (9, 9), (255, 0, 0, 128)).save(tmp_path / "half.png")

@@ -599,7 +599,7 @@ def test_pieces_are_found_in_the_text() -> None:
         align_pieces("abc", ["xyz"])
 
 
-def test_what_is_no_live_object_is_left_alone() -> None:
+def test_what_is_not_a_live_object_is_left_alone() -> None:
     net = nn.Linear(4, 2)
     assert adapt(net) is None and adapt((net, net)) is None and adapt(torch.relu) is None
     with pytest.raises(InputError, match="tuple of encoders needs two"):

@@ -317,7 +317,7 @@ def test_an_empty_text_is_refused(bert: Path, text: str) -> None:
         bilrp.decompose(load(bert), text)
 
 
-def test_what_is_no_text_is_refused(bert: Path) -> None:
+def test_what_is_not_a_text_is_refused(bert: Path) -> None:
     with pytest.raises(InputError, match="reads text"):
         bilrp.decompose(load(bert), 3)
     with pytest.raises(InputError, match="Unicode"):

@@ -101,7 +101,7 @@ def test_missing_or_foreign_weights_are_one_line(tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_the_shipped_encoder_reads_pages_and_refuses_what_is_no_image(tmp_path):
+def test_the_shipped_encoder_reads_pages_and_refuses_what_is_not_an_image(tmp_path):
     encoder = net.bigram()
     assert encoder.read is not None
     page = draw_page(rows=6, columns=4).image

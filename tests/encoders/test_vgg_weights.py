@@ -81,7 +81,7 @@ def test_hostile_pickle_runs_nothing(tmp_path, protocol):
     "name",
     ["numpy.core.multiarray frombuffer", "numpy matrix", "builtins getattr", "numpy load", "os system"],
 )
-def test_names_beside_the_three_are_refused(name):
+def test_names_other_than_the_three_are_refused(name):
     module, attribute = name.split()
     with pytest.raises(WeightsError, match="only numpy arrays are read"):
         vgg_weights.unpickle_restricted(io.BytesIO(f"c{module}\n{attribute}\n.".encode()))

@@ -130,7 +130,7 @@ def test_pictures_are_prepared_as_transformers_does(processor: str, options: dic
         assert torch.allclose(result.x, expected, atol=2e-5), (result.x - expected).abs().max()
 
 
-def test_the_view_says_where_the_input_lies(vit: Path, tmp_path: Path) -> None:
+def test_the_view_says_where_the_input_is(vit: Path, tmp_path: Path) -> None:
     message = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 25}, "crop_size": 20}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(message))
     prepare = load_image_processor(tmp_path)
@@ -234,7 +234,7 @@ def test_a_pickle_is_read_only_as_plain_tensors(copied: Path) -> None:
     refused(copied)
 
 
-def test_a_text_model_is_no_image_encoder(copied: Path) -> None:
+def test_a_text_model_is_not_an_image_encoder(copied: Path) -> None:
     config = transformers.BertConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=20
     )

@@ -99,7 +99,7 @@ def test_push_and_pull_are_enough(own):
     assert (parts - expected).abs().max() <= 1e-9 * expected.abs().max()
 
 
-def test_a_map_without_push_is_no_map():
+def test_a_map_without_push_is_not_a_map():
     from bilrp.engine.maps import Map
 
     class Half(Map):

@@ -234,7 +234,7 @@ def test_an_early_layer_is_explained_without_its_matrix(similarity, dtype, dense
     torch.testing.assert_close(residue, full[0].unattributed, rtol=close, atol=close)
 
 
-def test_parts_are_a_matrix_for_whoever_asks(tmp_path: Path, dense_sizes, monkeypatch):
+def test_parts_are_a_matrix_when_read(tmp_path: Path, dense_sizes, monkeypatch):
     decomposition = decompose_layers(1)[2]
     first = decomposition.parts
     assert first is decomposition.parts and first.shape == (

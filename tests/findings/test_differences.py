@@ -69,7 +69,7 @@ def test_the_changed_patch_is_the_first_difference():
     assert len(first.regions) <= 16
 
 
-def test_a_moved_patch_is_a_match_and_no_difference_beside_a_new_one():
+def test_a_moved_patch_is_a_match_and_not_a_difference_if_another_is_new():
     """A patch that moves by whole regions is equal on both sides; a patch that only B has is not."""
     generator = torch.Generator().manual_seed(3)
     a = torch.zeros(1, 3, 64, 64, dtype=torch.float64)
@@ -145,7 +145,7 @@ def test_embeddings_of_two_sizes_have_no_distance():
         e.differences()
 
 
-def test_a_phrase_that_the_whole_other_text_matches_is_no_difference():
+def test_a_phrase_that_the_whole_other_text_matches_is_not_a_difference():
     """One word of a is spread over three words of b: no pair is much alike, and the sum is."""
     words = Regions(torch.arange(4), 4, "tokens", names=("one", "two", "three", "four"))
     parts_a, parts_b = torch.zeros(4, 8, dtype=torch.float64), torch.zeros(4, 8, dtype=torch.float64)

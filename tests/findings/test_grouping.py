@@ -100,7 +100,7 @@ def test_one_eye_that_is_like_both_eyes_of_the_other_is_one_finding():
 
 
 @pytest.mark.parametrize("cross", [1.9, 0.5])
-def test_two_eyes_and_two_eyes_are_no_more_findings_than_eyes(cross):
+def test_two_eyes_and_two_eyes_are_at_most_as_many_findings_as_eyes(cross):
     """Four blocks: one finding where all are alike, one for each eye where an eye is hardly like the other one."""
     R = np.zeros((64, 64))
     left, right = patch(3, 1, 2, 2), patch(3, 5, 2, 2)

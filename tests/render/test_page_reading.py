@@ -206,7 +206,7 @@ def test_one_scale_for_everything_also_while_pointing(visit):
 
 
 @pytest.mark.parametrize("width", [1400, 390, 320])
-def test_small_words_are_whole_and_beside_each_other(visit, width):
+def test_small_words_are_whole_and_side_by_side(visit, width):
     """Of the legend and of the cards: none lies on another, none is cut off."""
     tab = visit(plant_match(), width=width)
     wait_for_paint(tab)
@@ -276,7 +276,7 @@ def test_arcs_end_at_a_words_edge_and_strike_through_none(visit, text, width):
     assert np.hypot(*np.moveaxis(outside, -1, 0)).min(1).max() < 1.5
 
 
-def test_long_texts_stand_beside_each_other_and_short_ones_above(visit):
+def test_long_texts_are_side_by_side_and_short_ones_above(visit):
     def boxes(tab):
         return [tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab"]
 
@@ -291,7 +291,7 @@ def test_long_texts_stand_beside_each_other_and_short_ones_above(visit):
     assert lines > 3
 
 
-def test_a_picture_and_words_lie_side_by_side(visit):
+def test_a_picture_and_words_are_side_by_side(visit):
     tab = visit(make_explanation(grid(64), words(*LONG.split()), pictures=(noise(64, 64), None)))
     a, b = (tab.locator(f".panel[data-side={side}]").bounding_box() for side in "ab")
     assert b["x"] > a["x"] + a["width"]
@@ -303,7 +303,7 @@ def test_a_picture_and_words_lie_side_by_side(visit):
 
 
 @pytest.mark.parametrize(("width", "height"), [(384, 48), (48, 384)])
-def test_arcs_lie_on_wide_and_on_tall_pictures(visit, width, height):
+def test_arcs_are_on_wide_and_on_tall_pictures(visit, width, height):
     shape = regions.grid(16)(torch.zeros(1, 3, height, width))
     tab = visit(make_explanation(shape, shape, pictures=(noise(height, width), noise(height, width, seed=1))))
     tab.check("[value=pairs]")

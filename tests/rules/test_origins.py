@@ -116,7 +116,7 @@ def test_encoder_functions_that_differ_do_not_pair() -> None:
     bilrp.pair(bilrp.decompose(scaled(2.0), X), bilrp.decompose(scaled(2.0), X), similarity="dot")
 
 
-def test_classes_written_beside_the_function_count() -> None:
+def test_classes_in_the_file_of_the_function_count() -> None:
     def encoder(k: float):
         class Scaled(nn.Module):
             forward = (lambda self, x: x * 2) if k == 2 else (lambda self, x: x * 3)

@@ -102,7 +102,7 @@ def test_the_trial_costs_a_handful_of_vectors(monkeypatch: pytest.MonkeyPatch) -
     assert trials(F.gelu) == 0 and trials(lambda x: F.gelu(foreign(x))) == trials(foreign) <= 3
 
 
-def test_a_batch_norm_has_its_derivative_whatever_lies_behind_it() -> None:
+def test_a_batch_norm_has_its_derivative_whatever_follows() -> None:
     """Torch's backward pass of it is wrong for some orders in memory, so autograd is no witness here: differences are."""
     generator = torch.Generator().manual_seed(4)
     mean, spread, scale = (torch.rand(3, generator=generator, dtype=torch.float64) + 0.5 for _ in range(3))

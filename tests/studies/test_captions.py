@@ -89,7 +89,7 @@ def test_relations_are_true() -> None:
         assert holds[message] and not holds[turned]
 
 
-def test_a_caption_is_no_wrong_answer_where_it_is_true() -> None:
+def test_a_caption_is_not_wrong_where_it_is_true() -> None:
     scene = drawn(3, named=1)
     another = drawn(4, seed=5)
     result = caption_model.match_captions([scene, replace(scene, named_objects=scene.objects), another])

@@ -133,7 +133,7 @@ def test_warps_move_what_they_say(number):
     assert known.any() and bool((match[known].sum(1) >= 1).all())
 
 
-def test_planted_patch_lies_in_both_pictures():
+def test_planted_patch_is_in_both_pictures():
     a, b = torch.rand(2, 1, 3, 48, 48)
     regions = grid(8)(a)
     image, match = pair_metrics.plant_patch(a, b, regions, seed=3)

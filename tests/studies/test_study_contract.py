@@ -129,7 +129,7 @@ def test_a_study_of_ones_own_from_python(own, monkeypatch):
         ("namestudy:absent", "has no study 'absent'"),
     ],
 )
-def test_what_is_no_study_is_one_line(own, bilrp_command, name, expected):
+def test_what_is_not_a_study_is_one_line(own, bilrp_command, name, expected):
     code, out, err = bilrp_command("study", name, "--data", "in")
     assert code == 2 and out == "" and expected in err and err.count("\n") == 1
     with pytest.raises(InputError, match="there are toy, photos"):

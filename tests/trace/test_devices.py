@@ -382,7 +382,7 @@ def test_what_a_rule_uses_in_place_of_a_call_is_verified_on_a_device(off: float)
         assert device.waits == 1
 
 
-def test_what_is_no_activation_is_refused_on_a_device_too() -> None:
+def test_what_is_not_an_activation_is_refused_on_a_device_too() -> None:
     from bilrp.trace.operation import activation
 
     with Simulated(), pytest.raises(RuleError, match="does not send 0 to 0"):

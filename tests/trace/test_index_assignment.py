@@ -169,7 +169,7 @@ def test_a_loop_of_assignments_is_one_step() -> None:
     assert len(next(step for step in steps if step.op == "__setitem__").inputs) == 4
 
 
-def test_the_models_own_memory_is_written_anew_in_every_run() -> None:
+def test_the_models_own_memory_is_overwritten_in_every_run() -> None:
     class Cached(nn.Module):
         state: Tensor
 

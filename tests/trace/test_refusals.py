@@ -123,7 +123,7 @@ def test_bad_labels_and_sizes() -> None:
             make()
 
 
-def test_embeddings_that_are_no_numbers() -> None:
+def test_embeddings_that_are_not_numbers() -> None:
     assert_rejected(InputError, "embedding has NaN", lambda x: linear(x) / 0)
 
 

@@ -509,7 +509,7 @@ def test_a_live_tensor_that_lends_its_shape_or_type_hands_on_nothing(row: Op) ->
             torch.testing.assert_close(result.parts, expected)
 
 
-def test_operations_that_are_no_rows_are_refused_in_one_line() -> None:
+def test_operations_that_are_not_table_rows_are_refused_in_one_line() -> None:
     """In a process of its own: here types are checked before the words are."""
     code = "import bilrp, torch; bilrp.decompose(bilrp.Encoder(torch.erfinv, operations=('erfinv',)), torch.ones(1, 2))"
     stderr = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr

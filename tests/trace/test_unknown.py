@@ -152,7 +152,7 @@ CONSTANTS: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.parametrize("remember", [False, True], ids=["made", "remembered"])
 @pytest.mark.parametrize("name", CONSTANTS)
-def test_other_constants_are_no_matter(name: str, remember: bool) -> None:
+def test_other_constants_do_not_matter(name: str, remember: bool) -> None:
     model = Scale(CONSTANTS[name], remember)
     expected = model.linear.weight.detach().T * X[0][:, None] * CONSTANTS[name]().detach()
     for _ in range(2):
@@ -171,7 +171,7 @@ class Lazy(Scale):
         return super().forward(x + self.positions)
 
 
-def test_what_a_model_keeps_for_its_next_run_is_no_matter() -> None:
+def test_what_a_model_stores_for_its_next_run_does_not_matter() -> None:
     model = Lazy(CONSTANTS["in a list"])
     expected = model.linear.weight.detach().T * X[0][:, None] * TABLES[0]
     for _ in range(2):

@@ -45,18 +45,18 @@ def highlight(
     loaded = terminal.load_encoder_or_dual(encoder)
     readers = [resolve_encoders(loaded, query, argument)[1] for argument in (query, *passages)]
     are_texts = [texts.reads_text(reader) for reader in readers]
-    asked, *contents = (
+    query_text, *contents = (
         _read_text(argument) if is_text else argument
         for argument, is_text in zip((query, *passages), are_texts, strict=True)
     )
     specs = texts.parse_regions_pair(regions, (are_texts[0], are_texts[1]))
     hits = highlights.highlight(
-        loaded, asked, contents, similarity=similarity, regions=specs, matrix=matrix and as_json
+        loaded, query_text, contents, similarity=similarity, regions=specs, matrix=matrix and as_json
     )
     if as_json:
         from bilrp.answers.collections import build_highlight
 
-        terminal.print_json(build_highlight(loaded.name, asked, passages, hits))
+        terminal.print_json(build_highlight(loaded.name, query_text, passages, hits))
         return
     for source, hit in zip(passages, hits, strict=True):
         _print_hit(texts.shorten(source), hit)
