@@ -2,7 +2,7 @@
 
     python benchmarks/results.py                      list what disagrees (a quick test does, too)
     python benchmarks/results.py adopt NAME COMMAND   take the figures of NAME from its page: COMMAND measured them
-    python benchmarks/results.py update               write the figures of the file into the pages
+    python benchmarks/results.py update               write the figures into the pages, drop those that no page shows
 
 `<!-- results: NAME -->` on a line of its own says that the table or paragraph below has the figures of NAME: all cells of
 the table, or the numbers with a unit in the paragraph. `0.63 s<!-- = NAME: exact | seconds -->` quotes one cell elsewhere:
@@ -17,7 +17,7 @@ import json
 import math
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,7 +93,7 @@ def list_unmarked(page: Path) -> list[str]:
     return [f"{number} {unit}" for number, unit in MEASURED.findall(re.sub(r"<!--.*?-->|`[^`]*`", "", text))]
 
 
-def find_result(results: dict[str, Any], name: str, words: tuple[str, ...]) -> str:
+def find_result(results: dict[str, Any], name: str, words: Sequence[str]) -> str:
     """Return the number that the words of a quote name.
 
     Args:
@@ -101,9 +101,8 @@ def find_result(results: dict[str, Any], name: str, words: tuple[str, ...]) -> s
         name: Which table.
         words: Words of the row's first two cells, words of the heading, and from 1 which number of the cell.
     """
-    names = words[:-1] if len(words) > 2 and words[-1].isdigit() else words
-    which = None if names is words else int(words[-1])
-    row_words, column_word = names[:-1], names[-1]
+    *row_words, column_word = words[:-1] if len(words) > 2 and words[-1].isdigit() else words
+    which = int(words[-1]) if len(words) > len(row_words) + 1 else None
     header, *rows = results[name]["content"]
     titles = [title.replace("<br>", "") for title in header]
     columns = [at for at, title in enumerate(titles) if column_word in title]
@@ -201,8 +200,10 @@ def adopt(name: str, command: str) -> None:
 
 
 def update() -> None:
-    """Write the cells and numbers of the file into the pages."""
-    results = read_results()
+    """Write the cells and numbers of the file into the pages, and drop results that no page shows."""
+    shown = {block.name for block in list_blocks()}
+    results = {name: result for name, result in read_results().items() if name in shown}
+    write_results(results)
     for page in PAGES:
         text = BLOCK.sub(lambda match: _update_table(match, results), page.read_text())
         text = QUOTE.sub(lambda match: _update_quote(match, results), text)

@@ -72,8 +72,9 @@ def test_a_changed_figure_is_noticed_and_can_be_adopted_or_updated(
     table, quote = results.find_disagreements(faster)
     assert "['a', '.63']" in table and "adopt speed" in table
     assert "says .6, speed has .31" in quote
-    results.write_results(faster)
+    results.write_results({**faster, "other": stored})
     results.update()
+    assert results.read_results() == faster
     assert results.find_disagreements(results.read_results()) == []
     assert page.read_text() == text.replace("**.63**", "**.31**").replace("takes .6", "takes .31")
     assert "is not in" in results.find_disagreements({})[0]

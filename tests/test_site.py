@@ -94,6 +94,15 @@ def test_a_gallery_page_has_a_question_code_and_something_to_look_at(page: Path,
     assert f"gallery/{page.stem}" in (DOCS / "index.md").read_text()
 
 
+def test_each_question_is_answered_in_five_lines_of_code(tools) -> None:
+    _, *answers = re.split(r"^## ", (DOCS / "faq.md").read_text(), flags=re.MULTILINE)
+    assert len(answers) >= 12
+    for answer in answers:
+        lines = [line for block in tools["blocks"].blocks(answer) for line in block.code.splitlines() if line]
+        assert len(lines) <= 5, answer.partition("\n")[0]
+        assert lines or "`bilrp" in answer or "`explanation." in answer, answer.partition("\n")[0]
+
+
 def test_the_outputs_of_blocks(tools, tmp_path: Path) -> None:
     text = """
 ```python

@@ -20,7 +20,7 @@ from torch import Tensor
 
 NATIVE_FOLDER = Path(__file__).parent
 NO_LIBRARY = (
-    "bilrp runs without its compiled kernels: results are the same, convolutions take up to four times as long. Wheels for "
+    "no compiled kernels: results are the same, convolutions take up to four times as long. Wheels of bilrp for "
     "Linux, macOS and Windows have them; with a C compiler so has pip install --no-binary bilrp bilrp"
 )
 DTYPE_SUFFIXES = {torch.float32: "float32", torch.float64: "float64"}
