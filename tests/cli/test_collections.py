@@ -150,3 +150,27 @@ def test_a_damaged_collection_is_one_line(more: Path, bilrp_command) -> None:
     shutil.rmtree(more / "x.lance" / "items.lance" / "_versions")
     code, _, err = bilrp_command("search", "x.lance", *AGAIN, "a.png")
     assert code == 2 and err.count("\n") == 1
+
+
+def test_a_graph_from_a_list_of_files(more: Path, bilrp_command) -> None:
+    files = sorted(path.relative_to(more) for side in ("left", "right") for path in (more / side).iterdir())
+    rows = [f"{path},{1500 + n},town {n}" for n, path in enumerate(files)]
+    (more / "list.csv").write_text("\n".join(["file,year,place", *rows]))
+    assert bilrp_command("index", "list.csv", *BY, "-o", "y.lance")[0] == 0
+    asked = ("graph", "y.lance", *AGAIN, "-k", "2", "--time", "year", "--place", "place")
+    code, out, err = bilrp_command(*asked, "-o", "net.html", "-o", "net.json")
+    assert code == 0 and err == "" and "3 items, 3 edges by embedding" in out and "first: " in out
+    data = json.loads((more / "net.json").read_text())
+    assert len(data["edges"]) == 3 and all(edge["reason"]["parts"] for edge in data["edges"])
+    assert [one["certain"] for one in data["sources"]] == [True, True]
+    assert "town 2" in (more / "net.html").read_text()
+    for wrong, message in (
+        (("--time", "yeer"), "there is no column 'yeer' in the metadata; its columns are year, place"),
+        (("--place", "town"), "there is no column 'town'"),
+        (("--by", "size"), "give one of embedding, numbers"),
+        (("--by", "numbers"), "no pages with numbers"),
+        (("-o", "net.txt"), "a graph is written as .html"),
+        (("-o", "none/net.html"), "there is no folder none"),
+    ):
+        code, out, err = bilrp_command("graph", "y.lance", *AGAIN, *wrong)
+        assert code != 0 and out == "" and message in err and err.count("\n") == 1, wrong
