@@ -177,6 +177,7 @@ def test_the_map_opens_what_is_pointed_at(visit, photographs):
     tab = visit("/map")
     tab.wait_for_selector(".atlas canvas")
     assert "principal components" in tab.inner_text(".lead")
+    assert tab.locator(".clusters li").count() == tab.locator(".atlas .cluster").count() == 4
     tab.focus(".atlas canvas")
     tab.keyboard.press("ArrowRight")
     tab.wait_for_selector(".tip img")
