@@ -85,7 +85,7 @@ def test_a_whole_text_is_filled_and_not_deleted(tmp_path: Path) -> None:
     )
 
 
-def test_a_finding_without_which_there_is_not_a_score_is_left_out() -> None:
+def test_a_finding_that_is_the_whole_score_is_left_out() -> None:
     x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     explanation = bilrp.explain(nn.Identity(), x, x, similarity="cosine")
     assert explanation.findings() and explanation.cover_findings() == []

@@ -2,11 +2,10 @@
 // The audit: where in images, or in which words, the similarity of near neighbours is, and possible shortcuts.
 
 import { node } from "../page/dom.js";
-import { counted } from "../page/words.js";
+import { counted, roundPercent } from "../page/words.js";
 import * as address from "./address.js";
 import { ask, progress } from "./api.js";
 
-const percent = (value) => `${(100 * value).toFixed(0)} %`;
 
 /** A heat map of 16 × 16 cells, darker for larger values; cells of the mask are marked. */
 function places(values, mask, label) {
@@ -52,9 +51,9 @@ const compared = ({ share, area }, whole = "of the picture") => {
     "dl",
     { class: "compared" },
     node("dt", {}, "of the relevance"),
-    node("dd", {}, bar(share, "share"), percent(share)),
+    node("dd", {}, bar(share, "share"), roundPercent(share)),
     node("dt", {}, whole),
-    node("dd", {}, bar(area, "area"), percent(area)),
+    node("dd", {}, bar(area, "area"), roundPercent(area)),
   );
 };
 
@@ -82,9 +81,9 @@ function textAudit(root, answer) {
       ...[
         one.phrase,
         counted(one.carriers, "text"),
-        percent(one.share),
-        percent(one.area),
-        ...[one.attraction, one.attraction_without].map((value) => (value == null ? "–" : percent(value))),
+        roundPercent(one.share),
+        roundPercent(one.area),
+        ...[one.attraction, one.attraction_without].map((value) => (value == null ? "–" : roundPercent(value))),
       ].map((cell) => node("td", {}, cell)),
     );
   const head = ["phrase", "in", "of the relevance", "of the words", "nearest neighbour has it too", "… without it"];
@@ -96,7 +95,7 @@ function textAudit(root, answer) {
       node("tbody", {}, ...rows),
     );
   const kinds = answer.kinds.map(({ label, share, area }) =>
-    node("tr", {}, ...[label, percent(share), percent(area)].map((cell) => node("td", {}, cell))),
+    node("tr", {}, ...[label, roundPercent(share), roundPercent(area)].map((cell) => node("td", {}, cell))),
   );
   root.replaceChildren(
     node("h1", {}, "Audit"),
@@ -136,7 +135,7 @@ export async function audit(root, { signal }) {
         {},
         node("h3", {}, one.where[0].toUpperCase() + one.where.slice(1)),
         compared(one),
-        node("p", {}, one.changed == null ? "" : `Without it, ${percent(one.changed)} of the items get another nearest neighbour.`),
+        node("p", {}, one.changed == null ? "" : `Without it, ${roundPercent(one.changed)} of the items get another nearest neighbour.`),
         node("p", {}, node("a", { href: address.to("/repair", { suspect: n + 1 }) }, "Repair it: before and after")),
         examples(one.pairs),
       ),

@@ -2,11 +2,11 @@
 // Contrast: which regions of an item raise its similarity to one of two neighbours or groups more than to the other.
 
 import { node } from "../page/dom.js";
+import { formatScore } from "../page/words.js";
 import * as address from "./address.js";
 import { ask, fetched, progress } from "./api.js";
 import { heat } from "./heat.js";
 
-const number = (value) => value.toFixed(3).replace("-", "−");
 const sideOf = (said) => (said?.startsWith("item:") ? { id: said.slice(5) } : said?.startsWith("group:") ? { group: said.slice(6) } : null);
 
 function chooser(about, said) {
@@ -60,8 +60,8 @@ export async function contrast(root, { about, said, signal }) {
     );
     const says = [
       node("b", {}, answer.side.name),
-      node("span", { class: "for" }, `${first.name} ${number(first.score)}`),
-      node("span", { class: "against" }, `${second.name} ${number(second.score)}`),
+      node("span", { class: "for" }, `${first.name} ${formatScore(first.score)}`),
+      node("span", { class: "against" }, `${second.name} ${formatScore(second.score)}`),
     ];
     list.append(node("li", { "data-score": answer.score }, picture, node("p", { class: "about" }, ...says)));
     const names = sides.map((side, k) =>

@@ -2,12 +2,11 @@
 // A group: its typical and untypical items, near items of other groups, and what each shares with the group's mean.
 
 import { node } from "../page/dom.js";
-import { counted } from "../page/words.js";
+import { counted, formatScore } from "../page/words.js";
 import * as address from "./address.js";
 import { ask, fetched } from "./api.js";
 import { heat } from "./heat.js";
 
-const number = (value) => value.toFixed(3).replace("-", "−");
 
 function row(title, items, kind) {
   if (!items.length) return { el: "", places: [] };
@@ -24,7 +23,7 @@ function row(title, items, kind) {
       "li",
       {},
       link,
-      node("div", { class: "about" }, node("b", {}, number(one.score)), node("span", { class: "name" }, kind === "image" ? one.name : "")),
+      node("div", { class: "about" }, node("b", {}, formatScore(one.score)), node("span", { class: "name" }, kind === "image" ? one.name : "")),
     );
   });
   return { el: node("section", {}, node("h2", {}, title), node("ol", { class: `near ${kind}` }, ...cards)), places };
@@ -33,8 +32,8 @@ function row(title, items, kind) {
 export async function group(root, { about, said, signal }) {
   const name = said.name ?? "";
   const details = await fetched(address.to("/api/groups", { name }), signal);
-  const near = details.outside == null ? "" : `, those of all others ${number(details.outside)}`;
-  const lead = `${counted(details.count, "item")}. Their mean cosine with the group's mean is ${number(details.inside)}${near}. Coloured: what each shares with the group.`;
+  const near = details.outside == null ? "" : `, those of all others ${formatScore(details.outside)}`;
+  const lead = `${counted(details.count, "item")}. Their mean cosine with the group's mean is ${formatScore(details.inside)}${near}. Coloured: what each shares with the group.`;
   const rows = [
     row("Most typical", details.typical, about.kind),
     row("Least typical", details.untypical, about.kind),

@@ -2,7 +2,7 @@
 // One item, large, with its one-sided heat map, and its neighbours, ranked by the selected regions.
 
 import { node } from "../page/dom.js";
-import { counted } from "../page/words.js";
+import { counted, formatScore } from "../page/words.js";
 import * as address from "./address.js";
 import { ask, progress } from "./api.js";
 import { createBoard } from "./board.js";
@@ -15,7 +15,6 @@ const AGAINST = 6; // number of neighbours whose mean the heat map of the item r
 const HELP =
   "Brush or click parts to rank by them, with Shift to leave them out. By keyboard: arrows walk, Enter takes a part, Shift+Enter leaves it out, Shift+arrows brush, Escape clears.";
 
-const score = (value) => value.toFixed(3).replace("-", "−");
 
 /** A sentence that says what the neighbours are ranked by. */
 function words({ part, without }, kind) {
@@ -31,7 +30,7 @@ function card(near, number, { id, rival, kind, said }) {
   else place.append(node("p", { class: "line" }, near.name));
   const open = node(
     "a",
-    { class: "open", href: address.item(near.id, { by: said.by }), "aria-label": `${near.name}, score ${score(near.score)}: open` },
+    { class: "open", href: address.item(near.id, { by: said.by }), "aria-label": `${near.name}, score ${formatScore(near.score)}: open` },
     place,
   );
   const why = node("a", { class: "why", href: address.pair(id, near.id, { by: said.by }) }, "why");
@@ -41,7 +40,7 @@ function card(near, number, { id, rival, kind, said }) {
     "versus",
   );
   const name = kind === "image" ? node("span", { class: "name", title: near.name }, near.name) : null;
-  const about = node("div", { class: "about" }, node("b", {}, score(near.score)), name, why, versus);
+  const about = node("div", { class: "about" }, node("b", {}, formatScore(near.score)), name, why, versus);
   const el = node("li", { "data-id": near.id, "aria-label": `${number + 1}: ${near.name}` }, open, about);
   return { el, place, versus };
 }

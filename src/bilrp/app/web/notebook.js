@@ -4,7 +4,7 @@
 import { node } from "../page/dom.js";
 import { mount } from "../page/mount.js";
 import { THEME } from "../page/theme.js";
-import { counted } from "../page/words.js";
+import { counted, formatScore } from "../page/words.js";
 import { createBoard } from "./board.js";
 import { heat } from "./heat.js";
 
@@ -65,7 +65,7 @@ export function collection({ model, el }) {
     const shown = node("div", { class: "shown" });
     if (text) shown.append(node("p", { class: "line" }, name));
     else thumb(id, shown);
-    const about = [score == null ? null : node("b", {}, score.toFixed(3)), text ? null : node("span", { class: "name" }, name)];
+    const about = [score == null ? null : node("b", {}, formatScore(score)), text ? null : node("span", { class: "name" }, name)];
     const button = node("button", { type: "button", class: "open", "aria-label": name }, shown);
     button.addEventListener("click", () => open(id).catch(failed));
     return { shown, el: node("li", { "data-id": id }, button, node("div", { class: "about" }, ...about)) };

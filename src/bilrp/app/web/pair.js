@@ -3,11 +3,11 @@
 
 import { node } from "../page/dom.js";
 import { mount } from "../page/mount.js";
+import { formatScore } from "../page/words.js";
 import * as address from "./address.js";
 import { ask, progress } from "./api.js";
 import { createBoard } from "./board.js";
 
-const number = (value) => value.toFixed(3).replace("-", "−");
 
 export async function pair(root, { about, rest: [a, b], said, signal }) {
   const similarity = ["cosine", "dot"].includes(said.by) ? said.by : about.similarity;
@@ -100,15 +100,15 @@ function show(table, note, { before, predicted, true: measured, similarity }) {
           "tr",
           { class: ["before", "predicted", "true"][k] },
           node("th", { scope: "row" }, name),
-          node("td", { class: "number" }, number(value)),
+          node("td", { class: "number" }, formatScore(value)),
           node("td", { class: "bars" }, bar(value)),
         ),
       ),
     ),
   );
   const way = (fall, [stay, up, down]) => {
-    const by = number(Math.abs(fall));
-    return by === number(0) ? stay : `${fall < 0 ? up : down} by ${by}`;
+    const by = formatScore(Math.abs(fall));
+    return by === formatScore(0) ? stay : `${fall < 0 ? up : down} by ${by}`;
   };
   note.textContent = `The explanation said it would ${way(before - predicted, ["stay", "rise", "fall"])}; it ${way(before - measured, ["stayed", "rose", "fell"])}.`;
 }

@@ -2,6 +2,7 @@
 // A text as it was written: its words coloured by what they contribute, markdown readable without being interpreted.
 
 import { node } from "../page/dom.js";
+import { formatScore } from "../page/words.js";
 import { strengths } from "./heat.js";
 
 /** Patterns of markdown: characters that only mark something up are dimmed, code and headings look like what they are. */
@@ -51,7 +52,7 @@ export function passage(text, spans, label) {
     if (strength) {
       const sign = strength > 0 ? "positive" : "negative";
       el.style.background = `color-mix(in srgb, var(--${sign}) ${Math.round(60 * Math.abs(strength))}%, transparent)`;
-      el.title = spans[owner[from]].weight.toFixed(3).replace("-", "−");
+      el.title = formatScore(spans[owner[from]].weight);
     }
     pieces.push(el);
     from = to;

@@ -2,6 +2,7 @@
 // The repair of one suspect: what it was measured to change, and an item's neighbours and heat maps before and after.
 
 import { node } from "../page/dom.js";
+import { formatScore, roundPercent } from "../page/words.js";
 import * as address from "./address.js";
 import { ask, progress } from "./api.js";
 import { heat } from "./heat.js";
@@ -9,16 +10,14 @@ import { heat } from "./heat.js";
 const SHOWN = 8;
 const AGAINST = 6; // number of neighbours whose mean the heat map of the item refers to
 
-const percent = (value) => `${(100 * value).toFixed(0)}\u00a0%`;
-const score = (value) => value.toFixed(3).replace("-", "−");
 
 /** The measured figures, before and after. */
 function figures({ before, after, clean_attraction: clean }) {
   const line = (name, key, note = "") =>
-    node("tr", {}, node("th", { scope: "row" }, name), node("td", {}, percent(before[key])), node("td", {}, percent(after[key]), note));
+    node("tr", {}, node("th", { scope: "row" }, name), node("td", {}, roundPercent(before[key])), node("td", {}, roundPercent(after[key]), note));
   const head = ["", "as it is", "repaired"].map((words) => node("th", { scope: "col" }, words));
   const lines = [
-    line("Neighbours of items with it that have it too", "attraction", ` (${percent(clean)} without it)`),
+    line("Neighbours of items with it that have it too", "attraction", ` (${roundPercent(clean)} without it)`),
     line("Neighbours restored, of items with it", "restored"),
     line("Neighbours kept, of items without it", "others"),
   ];
@@ -41,9 +40,9 @@ function card(near, kind) {
   if (kind === "image") place.append(node("img", { src: `/api/items/${near.id}/thumbnail`, alt: "" }));
   else place.append(node("p", { class: "line" }, near.name));
   const has = near.has ? node("span", { class: "against" }, "has it") : null;
-  const words = `${near.name}, score ${score(near.score)}${near.has ? ", has it" : ""}`;
+  const words = `${near.name}, score ${formatScore(near.score)}${near.has ? ", has it" : ""}`;
   const open = node("a", { class: "open", href: address.item(near.id), "aria-label": `${words}: open` }, place);
-  const about = node("div", { class: "about" }, node("b", {}, score(near.score)), has);
+  const about = node("div", { class: "about" }, node("b", {}, formatScore(near.score)), has);
   return { el: node("li", { "data-id": near.id, "data-has": near.has ? "yes" : "no" }, open, about), place };
 }
 

@@ -2,7 +2,7 @@
 // One text and its neighbours: whole texts, coloured at once by one pull each; no parts are computed for that.
 
 import { node } from "../page/dom.js";
-import { counted } from "../page/words.js";
+import { counted, formatScore } from "../page/words.js";
 import * as address from "./address.js";
 import { ask, fetched, progress } from "./api.js";
 import { conditions, filterControls } from "./filters.js";
@@ -11,7 +11,6 @@ import { fold, passage } from "./passage.js";
 const SHOWN = 12;
 const MORE = 24; // as many as the server highlights in one request
 
-const score = (value) => value.toFixed(3).replace("-", "−");
 
 /** The mean weight of each span of the query over several highlights. */
 function meanSpans(highlights) {
@@ -41,7 +40,7 @@ function card(near, number, { id, by, rival, choose }) {
   );
   versus.addEventListener("click", () => choose(near.id));
   const group = near.group ? node("a", { class: "from", href: address.group(near.group) }, near.group) : "";
-  const about = node("div", { class: "about" }, node("b", {}, score(near.score)), group, open, why, versus);
+  const about = node("div", { class: "about" }, node("b", {}, formatScore(near.score)), group, open, why, versus);
   return { el: node("li", { "data-id": near.id, "aria-label": `${number + 1}: ${near.name}` }, about, place), place };
 }
 

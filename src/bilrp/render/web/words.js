@@ -11,6 +11,10 @@ export const formatNumber = (value, digits) =>
   `${value < 0 ? "−" : ""}${Math.abs(value).toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
 export const formatSigned = (value, digits) =>
   Math.abs(value) < 0.5 * 10 ** -digits ? formatNumber(0, digits) : (value < 0 ? "" : "+") + formatNumber(value, digits);
+/** A score, cosine or weight with three decimals. */
+export const formatScore = (value) => formatNumber(value, 3);
+/** A fraction as a whole percentage. */
+export const roundPercent = (value) => `${formatNumber(100 * value, 0)} %`;
 export const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
 export const shortNumber = (value) => String(Number(value.toPrecision(value < 0.1 ? 2 : 3)));
 /** With a capital letter, except for a position: the axis is x. */
