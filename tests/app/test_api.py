@@ -46,7 +46,7 @@ def document() -> dict[str, Any]:
 def list_routes(table: list[Route]) -> set[tuple[str, str]]:
     """(method, path) of every route of the API."""
     return {
-        (method.lower(), route.path)
+        (method.lower(), route.path.replace(":path", ""))
         for route in table
         for method in route.methods or ()
         if route.path.startswith("/api") and method != "HEAD"

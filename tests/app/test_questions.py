@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import bilrp
 from bilrp import collection
 from bilrp.app import analyses, exports, static_files
 from bilrp.app.collection_session import CollectionSession
+from text_folders import ARCHITECTURES
 
 
 @pytest.fixture(scope="module")
@@ -269,3 +271,24 @@ def test_hits_are_highlighted_without_parts(client, photographs):
     for wrong in ([], "x", [1], [key] * 100):
         assert client.post("/api/highlight", json={"id": key, "hits": wrong}).status_code == 422
     assert client.post("/api/highlight", json={"id": key, "hits": ["0" * 16]}).status_code == 404
+
+
+def test_records_are_asked_for_by_ids_of_their_own(tmp_path):
+    """Any characters: ids of records come from other systems."""
+    ids = ["docs/a b.md#1?x=1", "../../etc", "ü-1", "7"]
+    records = [{"id": key, "text": f"{n} kittens slept on the mat.", "year": n} for n, key in enumerate(ids)]
+    encoder = bilrp.encoders.sentence(ARCHITECTURES[0].save(tmp_path / "model"))
+    stored = bilrp.collection.build(records, encoder, tmp_path / "c.lance")
+    client = make_client(stored)
+    for n, key in enumerate(ids):
+        text = client.get(f"/api/items/{quote(key, safe='')}/text").json()
+        assert text["text"] == records[n]["text"] and text["metadata"]["year"] == n
+        assert client.get(f"/item/{quote(key, safe='')}").headers["content-type"].startswith("text/html")
+        near = post_query(client, "/api/neighbours", id=key, k=2)["neighbours"]
+        assert {each["id"] for each in near} < set(ids) - {key}
+    answer = post_query(client, "/api/search", text="Where do cats sleep?", k=4, highlight=True)
+    assert {hit["id"] for hit in answer["neighbours"]} == set(ids)
+    assert client.get("/pair/" + "/".join(quote(key, safe="") for key in ids[:2])).status_code == 200
+    assert (
+        client.get(f"/api/items/{quote(str(tmp_path), safe='')}/text").status_code == 404
+    )  # no path is followed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -138,7 +139,7 @@ def explain_answer(session: CollectionSession, a: str, b: str, similarity: str) 
 def describe_item(session: CollectionSession, key: str) -> dict[str, Any]:
     """Return one item with the boxes or spans of its regions, as the page draws a side; the image is a URL."""
     side = session.parts(key)
-    src = f"/api/items/{key}/picture" if isinstance(side.view, Image) else None
+    src = f"/api/items/{quote(key, safe='')}/picture" if isinstance(side.view, Image) else None
     at = session.position(key)
     group = "" if at is None else session.item_groups[at]
     return page.serialize_side(side, src=src) | {"id": key, "name": session.name(key), "group": group}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -237,7 +236,7 @@ class CollectionSession:
         query = self._queries.get(key)
         if query is not None:
             return query
-        at = self.collection.position(key) if re.fullmatch(r"[0-9a-f]{8,64}", key) else None
+        at = self.collection.items.by_id.get(key)  # ids only, never a path
         if at is None:
             raise HTTPError(404, "no such item: it may have been removed, or the server was restarted")
         return at

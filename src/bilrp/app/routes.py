@@ -27,7 +27,7 @@ from bilrp.app.request_handling import (
 from bilrp.app.security import HTTPError
 from bilrp.app.uploads import Uploads
 
-PAGE_PATHS = ("/", "/map", "/item/{id}", "/pair/{a}/{b}", "/contrast", "/group", "/audit", "/repair")
+PAGE_PATHS = ("/", "/map", "/item/{id:path}", "/pair/{ids:path}", "/contrast", "/group", "/audit", "/repair")
 # an id is a hash of the content
 IMMUTABLE_HEADERS = {"cache-control": "private, max-age=31536000, immutable"}
 MAX_TARGETS = 24
@@ -103,7 +103,11 @@ class CollectionRoutes:
         }  # fmt: skip
         return [
             *(Route(view, serve_index) for view in PAGE_PATHS),
-            *(Route(path, handle_errors(handler)) for path, handler in get.items()),
+            # ids of records may have slashes
+            *(
+                Route(path.replace("{id}", "{id:path}"), handle_errors(handler))
+                for path, handler in get.items()
+            ),
             *(Route(path, handle_errors(handler), methods=["POST"]) for path, handler in post.items()),
         ]
 

@@ -36,8 +36,10 @@ export function to(path, said = {}) {
   return path + (query ? `?${query}` : "");
 }
 
-export const item = (id, said) => to(`/item/${id}`, said);
-export const pair = (a, b, said) => to(`/pair/${a}/${b}`, said);
+export const item = (id, said) => to(`/item/${encodeURIComponent(id)}`, said);
+export const pair = (a, b, said) => to(`/pair/${encodeURIComponent(a)}/${encodeURIComponent(b)}`, said);
+/** The URL of an item's "picture", "thumbnail" or "text"; ids of records may have any characters. */
+export const content = (id, kind) => `/api/items/${encodeURIComponent(id)}/${kind}`;
 export const group = (name) => to("/group", { name });
 
 /** The current URL as { view, rest: other parts of the path, said: parameters }. */

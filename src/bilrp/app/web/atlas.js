@@ -101,7 +101,7 @@ export async function atlas(root, { about, signal }) {
     const [x, y] = spot(i);
     tip.href = address.item(one.id);
     tip.replaceChildren(
-      ...(about.kind === "image" ? [node("img", { src: `/api/items/${one.id}/thumbnail`, alt: "" })] : []),
+      ...(about.kind === "image" ? [node("img", { src: address.content(one.id, "thumbnail"), alt: "" })] : []),
       node("span", {}, one.name),
     );
     const [w, h] = state.size;
@@ -165,7 +165,7 @@ function listClusters(clusters, isPicture) {
       node(
         "a",
         { href: address.item(typical.id), title: typical.name },
-        isPicture ? node("img", { src: `/api/items/${typical.id}/thumbnail`, alt: "", loading: "lazy" }) : null,
+        isPicture ? node("img", { src: address.content(typical.id, "thumbnail"), alt: "", loading: "lazy" }) : null,
         node("b", {}, nameCluster(cluster)),
       ),
       node("span", {}, figures),

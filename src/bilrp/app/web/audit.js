@@ -32,7 +32,7 @@ const examples = (pairs) =>
     "ul",
     { class: "pairs" },
     ...pairs.slice(0, 6).map(([a, b]) => {
-      const thumb = ({ id }) => node("img", { src: `/api/items/${id}/thumbnail`, alt: "", loading: "lazy" });
+      const thumb = ({ id }) => node("img", { src: address.content(id, "thumbnail"), alt: "", loading: "lazy" });
       return node(
         "li",
         {},

@@ -51,7 +51,7 @@ export async function contrast(root, { about, said, signal }) {
     const onProgress = (event) => (note.textContent = progress(event));
     const answer = await ask("/api/contrast", { id, first: sides[0], second: sides[1] }, { signal, onProgress });
     const [first, second] = answer.sides;
-    const src = `/api/items/${id}/picture`;
+    const src = address.content(id, "picture");
     const words = `Red speaks for ${first.name}, blue for ${second.name}`;
     const picture = node(
       "a",
@@ -90,7 +90,7 @@ export async function contrast(root, { about, said, signal }) {
           node(
             "a",
             { href: address.pair(said.item, id), "aria-label": k ? "The pair with that one" : "The pair with this one" },
-            about.kind === "image" ? node("img", { src: `/api/items/${id}/thumbnail`, alt: "" }) : "the pair",
+            about.kind === "image" ? node("img", { src: address.content(id, "thumbnail"), alt: "" }) : "the pair",
           ),
           node("p", { class: "about" }, k ? "… and not that" : "why this …"),
         ),

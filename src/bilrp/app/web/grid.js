@@ -15,7 +15,7 @@ const LEAST = { image: 150, text: 320 }; // minimum width of a cell in pixels
 const cell = ({ id, name, group }, kind, number, total) => {
   const shown =
     kind === "image"
-      ? [node("img", { src: `/api/items/${id}/thumbnail`, alt: "", decoding: "async" }), node("span", { class: "name" }, name)]
+      ? [node("img", { src: address.content(id, "thumbnail"), alt: "", decoding: "async" }), node("span", { class: "name" }, name)]
       : [node("span", { class: "line" }, name)];
   const link = node("a", { href: address.item(id), tabindex: -1, title: group ? `${name} · ${group}` : name }, ...shown);
   return node("li", { "aria-setsize": total, "aria-posinset": number + 1 }, link);

@@ -15,7 +15,7 @@ function row(title, items, kind) {
     const place = node(
       "div",
       { class: "shown" },
-      kind === "image" ? node("img", { src: `/api/items/${one.id}/thumbnail`, alt: "" }) : node("p", { class: "line" }, one.name),
+      kind === "image" ? node("img", { src: address.content(one.id, "thumbnail"), alt: "" }) : node("p", { class: "line" }, one.name),
     );
     places.push(place);
     const link = node("a", { class: "open", href: address.item(one.id), "aria-label": one.name }, place);
@@ -55,7 +55,7 @@ export async function group(root, { about, said, signal }) {
   const all = rows.flatMap(({ places }, k) => places.map((place, i) => [place, [details.typical, details.untypical, details.near][k][i]]));
   for (const [place, { id, name: called }] of all) {
     const answer = await ask("/api/heat", { id, against: [{ group: name }] }, { signal });
-    place.replaceChildren(heat(answer.side, answer.values, `/api/items/${id}/thumbnail`, `What ${called} shares with the group`));
+    place.replaceChildren(heat(answer.side, answer.values, address.content(id, "thumbnail"), `What ${called} shares with the group`));
   }
   root.dataset.done = "yes";
 }

@@ -26,7 +26,7 @@ function words({ part, without }, kind) {
 
 function card(near, number, { id, rival, kind, said }) {
   const place = node("div", { class: "shown" });
-  if (kind === "image") place.append(node("img", { src: `/api/items/${near.id}/thumbnail`, alt: "" }));
+  if (kind === "image") place.append(node("img", { src: address.content(near.id, "thumbnail"), alt: "" }));
   else place.append(node("p", { class: "line" }, near.name));
   const open = node(
     "a",
@@ -69,7 +69,7 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
   const heading = node("h1", {}, "…");
   const crumbs = node("p", { class: "lead" });
   const place = node("div", { class: "place" });
-  if (kind === "image") place.append(node("img", { src: `/api/items/${id}/picture`, alt: "" }));
+  if (kind === "image") place.append(node("img", { src: address.content(id, "picture"), alt: "" }));
   const note = node("p", { class: "note", role: "status" });
   const [only, whole] = [node("button", { type: "button" }, "Swap: only / without"), node("button", { type: "button" }, "Whole")];
   const measure = node(
@@ -144,7 +144,7 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
         own && !state.part.length && !state.without.length ? "Coloured: what it has in common with its first neighbours." : "";
       for (const [k, near] of state.near.slice(0, SHOWN).entries()) {
         const answer = await ask("/api/heat", { id: near.id, against: [question], similarity: by }, { signal: life });
-        const src = `/api/items/${near.id}/thumbnail`;
+        const src = address.content(near.id, "thumbnail");
         cards[k].place.replaceChildren(heat(answer.side, answer.values, src, `Where ${near.name} has it`));
       }
       list.dataset.done = "yes";
@@ -177,7 +177,7 @@ export async function item(root, { about, rest: [id], said, signal, say }) {
   document.title = `${side.name} · bilrp`;
   if (side.group) crumbs.append("in ", node("a", { href: address.group(side.group) }, side.group));
   else if (id.startsWith("q")) crumbs.append("Your query; it is not in the collection. ", about.adds ? adding(id, { signal, say }) : "");
-  board = createBoard(place, side, { src: `/api/items/${id}/picture`, label: `Parts of ${side.name}`, changed: become });
+  board = createBoard(place, side, { src: address.content(id, "picture"), label: `Parts of ${side.name}`, changed: become });
   const known = (list) => list.filter((i) => i < side.count);
   Object.assign(state, { part: known(state.part), without: known(state.without) });
   board.set({ part: state.part, without: state.without });

@@ -28,7 +28,7 @@ function figures({ before, after, clean_attraction: clean }) {
 /** One column: the item with its heat map, and its neighbours. */
 function column(title, id, kind) {
   const place = node("div", { class: "place" });
-  if (kind === "image") place.append(node("img", { src: `/api/items/${id}/picture`, alt: "" }));
+  if (kind === "image") place.append(node("img", { src: address.content(id, "picture"), alt: "" }));
   const note = node("p", { class: "note" });
   const list = node("ol", { class: `near ${kind}` });
   const el = node("section", { "aria-label": title }, node("h2", {}, title), place, note, list);
@@ -37,7 +37,7 @@ function column(title, id, kind) {
 
 function card(near, kind) {
   const place = node("div", { class: "shown" });
-  if (kind === "image") place.append(node("img", { src: `/api/items/${near.id}/thumbnail`, alt: "" }));
+  if (kind === "image") place.append(node("img", { src: address.content(near.id, "thumbnail"), alt: "" }));
   else place.append(node("p", { class: "line" }, near.name));
   const has = near.has ? node("span", { class: "against" }, "has it") : null;
   const words = `${near.name}, score ${formatScore(near.score)}${near.has ? ", has it" : ""}`;
@@ -66,14 +66,14 @@ async function compare(root, { suspect, id, kind, signal, label }) {
   for (const [name, side] of Object.entries(sides)) {
     const against = near[name].slice(0, AGAINST).map((one) => one.id);
     const repaired = name === "after";
-    await draw(side.place, { id, against, repaired }, `/api/items/${id}/picture`, "What it has in common with its first neighbours");
+    await draw(side.place, { id, against, repaired }, address.content(id, "picture"), "What it has in common with its first neighbours");
   }
   for (let k = 0; k < SHOWN; k++)
     for (const name of Object.keys(sides)) {
       const one = near[name][k];
       if (!one) continue;
       const question = { id: one.id, against: [id], repaired: name === "after" };
-      await draw(cards[name][k].place, question, `/api/items/${one.id}/thumbnail`, `Where ${one.name} has it`);
+      await draw(cards[name][k].place, question, address.content(one.id, "thumbnail"), `Where ${one.name} has it`);
     }
   root.dataset.done = "yes";
 }
@@ -110,7 +110,7 @@ export async function repair(root, { about, said, signal, say }) {
     }
   };
   for (const one of answer.examples) {
-    const shown = about.kind === "image" ? node("img", { src: `/api/items/${one.id}/thumbnail`, alt: "" }) : one.name;
+    const shown = about.kind === "image" ? node("img", { src: address.content(one.id, "thumbnail"), alt: "" }) : one.name;
     const button = node("button", { type: "button", "aria-label": `Compare ${one.name}`, "aria-pressed": "false" }, shown);
     button.addEventListener("click", () => open(one.id));
     picks.append(node("li", { "data-id": one.id }, button));

@@ -47,7 +47,7 @@ function card(near, number, { id, by, rival, choose }) {
 export async function textItem(root, { about, rest: [id], said, signal, say }) {
   const similarity = ["cosine", "dot"].includes(said.by) ? said.by : about.similarity;
   const by = similarity === about.similarity ? "" : similarity;
-  const own = await fetched(`/api/items/${id}/text`, signal);
+  const own = await fetched(address.content(id, "text"), signal);
   const isQuery = id.startsWith("q");
   const state = { count: SHOWN, rival: null, filters: conditions(said.filters) };
   const place = node("div", { class: "place" }, passage(own.text, [], "The text"));
