@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from collection_helpers import tiny_encoder, write_scenes
 from PIL import Image
 
 from bilrp import collection
+from bilrp.collection import audit as audit_module
 from bilrp.errors import InputError
 
 pytest.importorskip("lance", reason="collections need bilrp[collection]")
@@ -47,6 +49,39 @@ def test_the_bar_is_the_first_finding(stamped) -> None:
     assert audit.mean_map.sum() == pytest.approx(1) and sum(len(c.pairs) for c in audit.clusters) == len(
         audit.pairs
     )
+
+
+def test_a_bar_of_little_relevance_that_brings_items_together_is_a_suspect(stamped, monkeypatch) -> None:
+    """Its neighbours are counted, as in a loop."""
+    monkeypatch.setattr(audit_module, "_find_border", lambda pair_maps: [])
+    plain = audit_module._make_suspect
+    monkeypatch.setattr(audit_module, "_make_suspect", lambda *args: replace(plain(*args), share=0.01))
+    [bar] = stamped.audit(sample=48, similarity="cosine").suspects
+    ranked = [stamped.nearest(p, 11, similarity="cosine") for p in range(48)]
+    near = [[n.position for n in each if n.position != p] for p, each in enumerate(ranked)]
+    shares = [np.mean([q % 3 == 0 for q in positions]) for positions in near]
+    assert bar.excess < 0 and bar.attracts
+    assert bar.attraction == pytest.approx(np.mean(shares[::3]))
+    assert bar.chance == pytest.approx(np.mean([share for p, share in enumerate(shares) if p % 3]))
+
+
+def test_backgrounds_of_different_items_are_different_areas() -> None:
+    """Two groups of items with a background each, of which one has an opening; and a stamp in items of both."""
+    rng = np.random.default_rng(0)
+    pixels = rng.uniform(0, 255, (60, 16, 16, 12)).astype(np.float32)
+    backgrounds = rng.uniform(0, 255, (2, 16, 16, 12))
+    opening = np.zeros((16, 16), dtype=bool)
+    opening[4:12, 6:9] = True
+    pixels[:10] = backgrounds[0]
+    pixels[10:20, ~opening] = backgrounds[1][~opening]
+    pixels[5:30:2, 14:, :4] = 9
+    areas = audit_module.find_common_areas(pixels)
+    found = {tuple(np.flatnonzero(shows).tolist()): mask for mask, shows in areas}
+    assert set(found) == {tuple(range(10)), tuple(range(10, 20)), tuple(range(5, 30, 2))}
+    opening[14:, :4] = True  # too few items of the second group have no stamp
+    assert found[tuple(range(10))].all() and (found[tuple(range(10, 20))] == ~opening).all()
+    stamp = found[tuple(range(5, 30, 2))]
+    assert stamp[14:, :4].all() and stamp.sum() == 8
 
 
 def test_search_without_the_bar_restores_the_neighbours(stamped, tmp_path: Path) -> None:

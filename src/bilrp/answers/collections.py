@@ -118,6 +118,8 @@ def build_audit(collection: Collection, audit: Audit | TextAudit) -> AuditAnswer
             "pairs": len(suspect.pairs),
             "carriers": [collection.ids[p] for p in suspect.carriers],
             "changed": suspect.changed,
+            "attraction": suspect.attraction,
+            "chance": suspect.chance,
             "mask": suspect.mask.astype(int).tolist(),
         }
         for suspect in audit.suspects

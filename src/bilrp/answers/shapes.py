@@ -330,6 +330,10 @@ class ImageSuspect(TypedDict):
     """Ids of the items that show it."""
     changed: float | None
     """Fraction of the sampled carriers that get another nearest neighbour without it."""
+    attraction: float | None
+    """Share of the nearest items of carriers that are carriers; None for borders and corners."""
+    chance: float | None
+    """The same of other items."""
     mask: list[list[int]]
     """Cells of a grid over the picture, row by row: 1 inside the area."""
 

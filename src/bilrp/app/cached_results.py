@@ -122,6 +122,7 @@ def _compute_audit(session: CollectionSession) -> dict[str, Any]:
         {
             "kind": s.kind, "description": str(s), "where": s.where, "share": s.share, "area": s.area, "changed": s.changed,
             "count": len(s.pairs), "pairs": label_pairs(s.pairs), "mask": s.mask.astype(int).tolist(),
+            "attraction": s.attraction, "chance": s.chance,
         }
         for s in report.suspects
     ]  # fmt: skip

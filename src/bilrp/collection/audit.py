@@ -2,17 +2,19 @@
 
 A shortcut is relevance on content that many items have in common (a stamp, a caption, a frame), or on borders and corners.
 Each candidate is ranked by its share of the relevance compared with its share of the area, and tested by leaving it out.
+Common content that has little relevance is a suspect too if items with it are neighbours more often than chance.
 Texts are audited by `text_audit`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from jaxtyping import Bool, Float
 
 from bilrp.collection.text_audit import TextAudit, audit_texts
 from bilrp.errors import InputError
@@ -29,7 +31,14 @@ MAX_SAME_DIFFERENCE = 6.0  # of 255, mean: cells that differ less are equal; mor
 MAX_REFERENCE_ITEMS = 128  # items that all others are compared with, cell by cell
 MIN_COMMON_FRACTION = 0.1  # of the items: content shared by at least these is common
 MIN_COMMON_ITEMS = 3  # content shared by fewer items is not common
-MIN_OVERLAP_FRACTION = 0.5  # of a region inside an area: the region belongs to the area
+MIN_OVERLAP_FRACTION = (
+    0.5  # of a region inside an area: the region belongs to the area; of items: their cells too
+)
+MIN_SAME_ITEMS = 0.8  # of the items that show one of two areas: they are one part
+MAX_AREAS = 16  # that look the same in many items
+MIN_ATTRACTION = 0.05  # of the neighbours, above chance
+ATTRACTION_NEIGHBOURS = 10
+MAX_ATTRACTION_ITEMS = 256  # with a part, and without it, whose neighbours are counted
 MAX_CLUSTERS = 4
 MAX_KMEANS_STEPS = 50
 
@@ -39,7 +48,8 @@ class Suspect:
     """An image area that may be a shortcut: it has `share` of the relevance on `area` of the image, in `pairs`.
 
     `carriers` are the positions of the items that show it; `changed` is the fraction of the sampled carriers whose nearest
-    neighbour changes without it.
+    neighbour changes without it. `attraction` is the share of the ten nearest items of carriers that are carriers, `chance`
+    that of other items.
     """
 
     kind: Literal["alike", "border", "corners"]
@@ -50,6 +60,15 @@ class Suspect:
     mask: np.ndarray = field(repr=False)
     carriers: tuple[int, ...] = field(repr=False, default=())
     changed: float | None = None
+    attraction: float | None = None
+    chance: float | None = None
+
+    @property
+    def attracts(self) -> bool:
+        """Whether items with it are neighbours more often than chance."""
+        if self.attraction is None or self.chance is None:
+            return False
+        return self.attraction - self.chance >= MIN_ATTRACTION
 
     @property
     def excess(self) -> float:
@@ -61,6 +80,9 @@ class Suspect:
         text += f", in {len(self.pairs)} pairs" if len(self.pairs) != 1 else ", in one pair"
         if self.changed is not None:
             text += f"; without it {format_percent(self.changed)} get another nearest neighbour"
+        if self.attraction is not None and self.chance is not None:
+            text += f"; {format_percent(self.attraction)} of their neighbours have it too"
+            text += f" ({format_percent(self.chance)} by chance)"
         return text
 
 
@@ -74,7 +96,7 @@ class PairCluster:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Result of an audit: the suspects, largest excess first, and the explained pairs."""
+    """Result of an audit: the suspects, parts that can be repaired before borders, and the explained pairs."""
 
     suspects: tuple[Suspect, ...]
     clusters: tuple[PairCluster, ...]
@@ -118,8 +140,9 @@ def audit_collection(
         for i, j in pairs:
             pair_maps.append(grid.pair_maps(i, j))
             bar.advance()
-    candidates = [*_find_common(grid, pair_maps), *_find_border(pair_maps)]
-    ranked = sorted((s for s in candidates if s.excess > 0), key=lambda s: -s.excess)
+    candidates = [*_find_common(grid, pair_maps, similarity), *_find_border(pair_maps)]
+    suspected = (s for s in candidates if s.excess > 0 or s.attracts)
+    ranked = sorted(suspected, key=lambda s: (s.kind != "alike", -s.excess))
     suspects = tuple(_measure_change(collection, grid, suspect, positions, similarity) for suspect in ranked)
     maps = np.stack([(one.a + one.b) / 2 for one in pair_maps])
     unattributed = float(np.mean([abs(one.unattributed) for one in pair_maps]))
@@ -183,19 +206,72 @@ class _RelevanceGrid:
         score = float(self.collection.embedding(i) @ self.collection.embedding(j))
         return _PairMaps((i, j), maps[0], maps[1], (score - relevance.sum()) / score if score else 0.0)
 
-    @cached_property
-    def common_mask(self) -> np.ndarray:
-        """[items, rows, columns]: does the cell of this item look the same in many other items?"""
-        pixels = np.stack([cell_pixels(self.collection.view(p)) for p in range(len(self.collection))])
-        min_items = max(MIN_COMMON_ITEMS, MIN_COMMON_FRACTION * len(pixels))
-        references = pixels[np.random.default_rng(0).permutation(len(pixels))[:MAX_REFERENCE_ITEMS]]
-        mask = np.zeros(pixels.shape[:3], dtype=bool)
-        for y in range(GRID_SIZE):
-            for x in range(GRID_SIZE):
-                difference = np.abs(pixels[:, y, x][:, None] - references[:, y, x]).mean(2)
-                same = difference < MAX_SAME_DIFFERENCE
-                mask[:, y, x] = same[:, same.sum(0) >= min_items].any(1)
-        return mask
+
+def find_common_areas(
+    pixels: Float[np.ndarray, "items rows columns values"],
+) -> list[tuple[Bool[np.ndarray, "rows columns"], Bool[np.ndarray, " items"]]]:
+    """Return areas that look the same in many items, each with these items; largest first.
+
+    Neighbouring cells belong to one area if at least half of the items that share them are the same: two backgrounds in
+    different items are two areas. Areas of nearly the same items are one.
+    """
+    min_items = max(MIN_COMMON_ITEMS, MIN_COMMON_FRACTION * len(pixels))
+    references = np.random.default_rng(0).permutation(len(pixels))[:MAX_REFERENCE_ITEMS]
+    groups = [
+        (y, x, members)
+        for y in range(pixels.shape[1])
+        for x in range(pixels.shape[2])
+        for members in _group_cell(pixels[:, y, x], references, min_items)
+    ]
+    by_cell: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, (y, x, _) in enumerate(groups):
+        by_cell[y, x].append(number)
+    areas, left = [], set(range(len(groups)))
+    while left:
+        reached = [left.pop()]
+        for number in reached:  # grows while it is read
+            y, x, members = groups[number]
+            for cell in ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)):
+                for other in left & set(by_cell.get(cell, ())):
+                    theirs = groups[other][2]
+                    if (members & theirs).sum() >= MIN_OVERLAP_FRACTION * (members | theirs).sum():
+                        reached.append(other)
+                        left.remove(other)
+        mask = np.zeros(pixels.shape[1:3], dtype=bool)
+        mask[[groups[n][0] for n in reached], [groups[n][1] for n in reached]] = True
+        shows = np.sum([groups[n][2] for n in reached], axis=0) >= MIN_OVERLAP_FRACTION * mask.sum()
+        if shows.sum() >= min_items:
+            areas.append((mask, shows))
+    areas = _merge_areas(areas)
+    return sorted(areas, key=lambda area: -area[0].sum() * area[1].sum())[:MAX_AREAS]
+
+
+def _merge_areas(
+    areas: Sequence[tuple[Bool[np.ndarray, "rows columns"], Bool[np.ndarray, " items"]]],
+) -> list[tuple[Bool[np.ndarray, "rows columns"], Bool[np.ndarray, " items"]]]:
+    """Join areas of nearly the same items; those of the largest are kept."""
+    merged: list[tuple[Bool[np.ndarray, "rows columns"], Bool[np.ndarray, " items"]]] = []
+    for mask, shows in sorted(areas, key=lambda area: -area[0].sum()):
+        for number, (other, theirs) in enumerate(merged):
+            if (shows & theirs).sum() >= MIN_SAME_ITEMS * (shows | theirs).sum():
+                merged[number] = other | mask, theirs
+                break
+        else:
+            merged.append((mask, shows))
+    return merged
+
+
+def _group_cell(
+    pixels: Float[np.ndarray, "items values"], references: np.ndarray, min_items: float
+) -> list[Bool[np.ndarray, " items"]]:
+    """Return groups of items that look like one reference in a cell, the largest first; references are in one group."""
+    same = np.abs(pixels[:, None] - pixels[references]).mean(2) < MAX_SAME_DIFFERENCE
+    counts, groups = same.sum(0), []
+    while counts.max() >= min_items:
+        members = same[:, counts.argmax()]
+        groups.append(members)
+        counts[members[references]] = 0
+    return groups
 
 
 def cell_pixels(view: object) -> np.ndarray:
@@ -210,17 +286,40 @@ def cell_pixels(view: object) -> np.ndarray:
     )
 
 
-def _find_common(grid: _RelevanceGrid, pair_maps: Sequence[_PairMaps]) -> list[Suspect]:
+def _find_common(
+    grid: _RelevanceGrid, pair_maps: Sequence[_PairMaps], similarity: str | None
+) -> list[Suspect]:
     """Return a suspect for each connected area that looks the same in many items."""
     suspects = []
-    for area in _connected_components(grid.common_mask.mean(0) >= MIN_COMMON_FRACTION):
-        shows = grid.common_mask[:, area].mean(1) >= MIN_OVERLAP_FRACTION
-        carriers = tuple(np.flatnonzero(shows).tolist())
+    count = len(grid.collection)
+    pixels = np.stack([cell_pixels(grid.collection.view(p)) for p in range(count)])
+    for area, shows in find_common_areas(pixels):
         pairs = [one for one in pair_maps if shows[one.pair[0]] and shows[one.pair[1]]]
         if pairs:
-            where = f"the same in {len(carriers)} of {len(grid.collection)} items, {_describe_location(area)}"
-            suspects.append(_make_suspect("alike", where, area, pairs, carriers))
+            carriers = tuple(np.flatnonzero(shows).tolist())
+            where = f"the same in {len(carriers)} of {count} items, {_describe_location(area)}"
+            suspect = _make_suspect("alike", where, area, pairs, carriers)
+            attraction, chance = _measure_attraction(grid.collection, shows, similarity)
+            suspects.append(replace(suspect, attraction=attraction, chance=chance))
     return suspects
+
+
+def _measure_attraction(
+    collection: Collection, shows: np.ndarray, similarity: str | None
+) -> tuple[float | None, float | None]:
+    """Return the share of carriers among the nearest items of carriers, and of other items; None where there are none."""
+    name, rng = collection.resolve_similarity(similarity), np.random.default_rng(0)
+    shares: list[float | None] = []
+    for positions in (np.flatnonzero(shows), np.flatnonzero(~shows)):
+        sample = rng.permutation(positions)[:MAX_ATTRACTION_ITEMS]
+        vectors = list(collection.items.embeddings(sample))
+        ranked = collection.items.top_k_many(vectors, ATTRACTION_NEIGHBOURS + 1, name)
+        near = [
+            shows[order[order != own][:ATTRACTION_NEIGHBOURS]]
+            for own, (order, _) in zip(sample, ranked, strict=True)
+        ]
+        shares.append(float(np.concatenate(near).mean()) if near else None)
+    return shares[0], shares[1]
 
 
 def _find_border(pair_maps: Sequence[_PairMaps]) -> list[Suspect]:
@@ -273,27 +372,6 @@ def _nearest(collection: Collection, position: int, without: list[int] | None, s
     """Return the position of the nearest other item."""
     neighbours = collection.nearest(position, 2, without=without, similarity=similarity)
     return next(n.position for n in neighbours if n.position != position)
-
-
-def _connected_components(mask: np.ndarray) -> list[np.ndarray]:
-    """Return the connected components of a mask, largest first."""
-    left, parts = mask.copy(), []
-    while left.any():
-        part = np.zeros_like(left)
-        part[tuple(np.argwhere(left)[0])] = True
-        while True:
-            grown = part.copy()
-            grown[1:] |= part[:-1]
-            grown[:-1] |= part[1:]
-            grown[:, 1:] |= part[:, :-1]
-            grown[:, :-1] |= part[:, 1:]
-            grown &= left
-            if (grown == part).all():
-                break
-            part = grown
-        parts.append(part)
-        left &= ~part
-    return sorted(parts, key=lambda part: -part.sum())
 
 
 def _describe_location(mask: np.ndarray) -> str:

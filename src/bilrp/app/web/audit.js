@@ -124,7 +124,7 @@ export async function audit(root, { signal }) {
   root.replaceChildren(node("h1", {}, "Audit"), wait);
   const answer = await ask("/api/audit", {}, { signal, onProgress: (event) => (wait.textContent = progress(event)) });
   if (answer.phrases) return textAudit(root, answer);
-  const lead = `The nearest neighbours of a sample, ${answer.pairs} pairs: where does their similarity sit? What has more of the relevance than of the picture may be a shortcut.`;
+  const lead = `The nearest neighbours of a sample, ${answer.pairs} pairs: where does their similarity sit? What has more of the relevance than of the picture may be a shortcut, and so may what many items have in common that are neighbours more often than chance.`;
   const suspects = answer.suspects.map((one, n) =>
     node(
       "li",
@@ -136,6 +136,9 @@ export async function audit(root, { signal }) {
         node("h3", {}, one.where[0].toUpperCase() + one.where.slice(1)),
         compared(one),
         node("p", {}, one.changed == null ? "" : `Without it, ${roundPercent(one.changed)} of the items get another nearest neighbour.`),
+        one.attraction == null || one.chance == null
+          ? ""
+          : node("p", {}, `Of the neighbours of items with it, ${roundPercent(one.attraction)} have it too, ${roundPercent(one.chance)} by chance.`),
         node("p", {}, node("a", { href: address.to("/repair", { suspect: n + 1 }) }, "Repair it: before and after")),
         examples(one.pairs),
       ),
@@ -149,7 +152,7 @@ export async function audit(root, { signal }) {
       node("div", {}, node("h3", {}, `${counted(one.count, "pair")} whose similarity sits here`), examples(one.pairs)),
     ),
   );
-  const none = node("p", {}, "Nothing has more of the relevance than of the picture.");
+  const none = node("p", {}, "Nothing has more of the relevance than of the picture, or brings items together.");
   root.replaceChildren(
     node("h1", {}, "Audit"),
     node("p", { class: "lead" }, lead),
