@@ -39,7 +39,7 @@ def test_from_a_box_to_a_search(scans: Path, bilrp_command) -> None:
         "repair", "x.lance", *AGAIN, "--part", "0,50,64,14", "--of", "00.png", "-o", "bar.safetensors"
     )
     assert code == 0, err
-    assert "in 20 of 60 items" in out and "neighbours restored" in out and "--repair bar.safetensors" in out
+    assert "in 20 of 60 items" in out and "right neighbours" in out and "--repair bar.safetensors" in out
     answer = json.loads(
         bilrp_command("search", "x.lance", *AGAIN, "00.png", "--repair", "bar.safetensors", "--json")[1]
     )
@@ -91,10 +91,22 @@ def test_explanations_say_that_they_are_repaired(scans: Path, bilrp_command) -> 
     assert "cosine, repaired" in (scans / "why.html").read_text()
 
 
+def test_items_that_have_it_are_named(scans: Path, bilrp_command) -> None:
+    """Five of the twenty: the others that have it are neither corrected nor counted as without it."""
+    names = [f"{number:02}.png" for number in range(0, 15, 3)]
+    (scans / "have.txt").write_text("\n".join([*names, ""]))
+    box = ("--part", "0,50,64,14", "--of", "00.png", "--carriers", "have.txt", "-o", "some.safetensors")
+    code, out, err = bilrp_command("repair", "x.lance", *AGAIN, *box)
+    assert code == 0, err
+    assert "in 5 of 60 items" in out
+    (scans / "have.txt").write_text("00.png\ngone.png\n")
+    assert "gone.png" in bilrp_command("repair", "x.lance", *AGAIN, *box)[2]
+
+
 def test_an_audit_ends_with_the_repair_it_proposes(scans: Path, bilrp_command) -> None:
     code, out, err = bilrp_command("audit", "x.lance", *AGAIN, "--sample", "12", "-o", "audit")
     assert code == 0, err
-    assert "repair of 1: " in out and "neighbours restored" in out
+    assert "repair of 1: " in out and "right neighbours" in out
     assert "bilrp search x.lance QUERY --repair audit/repair-1.safetensors" in out
     repairs = json.loads((scans / "audit" / "results.json").read_text())["repairs"]
     assert repairs[0]["proposed"] and repairs[0]["report"]["carriers"] == 20

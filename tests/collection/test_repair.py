@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import collection
+from bilrp.collection import repair_selection
 from bilrp.collection.audit import Suspect
 from bilrp.collection.repair import Correction, Repair, embed_part, make_projection
 from bilrp.collection.repair_report import Measurement, RepairReport
@@ -195,6 +196,33 @@ def test_mirrored_pixels_come_from_outside_the_part() -> None:
         [16, 17, 18, 19],
         [12, 13, 14, 15],
     ]
+
+
+def test_a_part_is_filled_in_by_a_colour() -> None:
+    """The mean pixel of inputs without the part; a saved part keeps it."""
+    part, items = bar_part(), [Item(torch.rand(1, 3, 24, 24).double()) for _ in range(5)]
+    encoder = bilrp.Encoder(network(), regions=bilrp.regions.grid(8))
+    mirrored, coloured = part.list_fillings(items)
+    assert mirrored is part and {mirrored.filling, coloured.filling} == {
+        "mirrored surroundings",
+        "mean colour",
+    }
+    filled = deserialize_part("image", *coloured.serialize()).remove(items[0], encoder).x[0]
+    expected = torch.cat([item.x for item in items]).mean((0, 2, 3))
+    assert torch.allclose(filled[:, part.mask], expected[:, None], rtol=0, atol=1e-12)
+    assert torch.equal(filled[:, ~part.mask], items[0].x[0][:, ~part.mask])
+
+
+def test_a_border_is_located_from_one_side_of_it() -> None:
+    items = noisy_items(12)
+    border = torch.ones(48, 48, dtype=torch.bool)
+    border[6:-6, 6:-6] = False
+    for item in items[:5]:
+        item.x[0, :, border] = 0.9
+    area = np.zeros((48, 48), dtype=bool)
+    area[:6] = True
+    mask = locate_image_part(items[:5], area).mask
+    assert bool(mask[border].all()) and not bool(mask[10:-10, 10:-10].any())
 
 
 def noisy_items(count: int) -> list[Item]:
@@ -471,6 +499,24 @@ def test_a_repair_without_effect_is_refused(pair_of_collections) -> None:
     with pytest.raises(RefusedRepairError, match="decides no neighbours") as raised:
         clean.repair(part=[0], of=0, carriers=list(range(30)))
     assert raised.value.report.candidates
+
+
+def test_a_part_that_is_larger_than_what_is_removed_is_refused(pair_of_collections, monkeypatch) -> None:
+    """The measurement on other items cannot see what is left in the carriers; their own neighbours can."""
+    _, stamped = pair_of_collections
+    half = torch.zeros(32, 32, dtype=torch.bool)
+    half[26:, :10] = True  # of the bar
+
+    def locate(carriers: list[Item], area: np.ndarray) -> ImagePart:
+        return replace(locate_image_part(carriers, area), mask=half, colour=torch.tensor([3.0, -3.0, 3.0]))
+
+    monkeypatch.setattr(repair_selection, "locate_image_part", locate)
+    monkeypatch.setattr(ImagePart, "list_fillings", lambda part, items: [part])
+    with pytest.raises(RefusedRepairError, match="name all of it") as raised:
+        stamped.repair(part=[12, 13, 14, 15], of=0, method="filling")
+    result = raised.value.report
+    before, after = result.carriers_before, result.carriers_after
+    assert before is not None and after is not None and after >= before
 
 
 def test_what_cannot_be_repaired_is_said(pair_of_collections) -> None:

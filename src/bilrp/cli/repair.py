@@ -32,6 +32,14 @@ def repair(
     words: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Words of texts, e.g. 'All rights reserved'.")
     ] = None,
+    carriers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The items that have it, a name, number or id in each line. Default: found by its pixels or words; a "
+            "watermark that shines through is not.",
+        ),
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -57,6 +65,8 @@ def repair(
     options: dict[str, Any] = {"suspect": suspect, "words": words, "method": method}
     if part is not None:
         options |= _find_part(opened, part, of or "")
+    if carriers is not None:
+        options["carriers"] = _read_items(opened, carriers)
     result = opened.repair(**options, progress=sys.stderr.isatty())
     path = result.save(output)
     if as_json:
@@ -72,16 +82,33 @@ def repair(
 
 def _find_part(collection: Collection, part: str, of: str) -> dict[str, Any]:
     """Return the item and its regions in a box of its file."""
-    from bilrp.cli.search import find_regions_in_box, resolve_query
+    from bilrp.cli.search import find_regions_in_box
     from bilrp.decomposition import Decomposition
     from bilrp.encoder import choose_regions, read_item
 
-    position = collection.position(resolve_query(collection, of))
-    if position is None:
-        raise InputError(f"--of {of}: no item of {collection.path}: give its name, number or id")
+    position = _find_item(collection, "--of", of)
     item = read_item(collection.encoder, collection.original_input(position))
     regions = choose_regions(collection.encoder, item)
     # the boxes of regions need no parts, so none are computed
     empty = item.x.new_zeros(regions.count, 1)
     frame = Decomposition(empty, item.x.new_zeros(1), regions, {}, item.view)
     return {"part": find_regions_in_box(frame, part), "of": position}
+
+
+def _find_item(collection: Collection, option: str, name: str) -> int:
+    """Return the position of an item that an option names."""
+    from bilrp.cli.search import resolve_query
+
+    position = collection.position(resolve_query(collection, name))
+    if position is None:
+        raise InputError(f"{option} {name}: no item of {collection.path}: give its name, number or id")
+    return position
+
+
+def _read_items(collection: Collection, path: str) -> list[int]:
+    """Return the positions of the items that a file names, one in each line."""
+    from bilrp.cli.texts import MAX_TEXT_BYTES
+    from bilrp.io import files
+
+    lines = files.read_text(path, kind="text", max_bytes=MAX_TEXT_BYTES).splitlines()
+    return [_find_item(collection, "--carriers", line.strip()) for line in lines if line.strip()]

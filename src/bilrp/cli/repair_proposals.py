@@ -17,10 +17,12 @@ HEADER = (
     "suspect",
     "proposed",
     "neighbours that have it too",
-    "without it",
-    "neighbours restored, with it",
-    "neighbours kept, without it",
+    "if no item had it",
+    "right neighbours, items with it",
+    "right neighbours, items without it",
 )
+
+CAPTION = "Measured before they are applied, on items that the part was added to. Right: the neighbours if no item had it."
 
 
 def save_proposals(proposals: Sequence[RepairProposal], path: Path) -> dict[int, Path]:
@@ -78,7 +80,11 @@ def attach_proposals(report: Report, proposals: Sequence[RepairProposal]) -> Rep
         clean = format_percent(each.report.clean_attraction)
         rows.append((each.suspect, said, figures[0], clean, *figures[1:]))
     refusals = [Paragraph(f"{each}.") for each in proposals if each.repair is None]
-    table = Table(HEADER, rows, "Measured before they are applied, on items that the part was added to.")
+    table = Table(
+        HEADER,
+        rows,
+        CAPTION,
+    )
     section = Section("Repairs", [table, *refusals])
     results = {**report.results, "repairs": [each.to_dict() for each in proposals]}
     return replace(report, sections=[*report.sections, section], results=results)

@@ -43,8 +43,8 @@ class RepairProposal:
         before, after, clean = self.report.before, self.report.after, self.report.clean_attraction
         text = (
             f"repair of {self.suspect}: {after.label}: neighbours that have it too {format_percent(before.attraction)} → "
-            f"{format_percent(after.attraction)} ({format_percent(clean)} without it), neighbours restored "
-            f"{format_percent(before.restored)} → {format_percent(after.restored)}, kept by other items "
+            f"{format_percent(after.attraction)} ({format_percent(clean)} if no item had it), right neighbours of items "
+            f"with it {format_percent(before.restored)} → {format_percent(after.restored)}, of the others "
             f"{format_percent(before.others)} → {format_percent(after.others)}"
         )
         return "; misses: ".join([text, ", ".join(self.report.missed)]) if self.report.missed else text

@@ -23,7 +23,7 @@ class Measurement:
         method: "none" before the repair, "projection", "filling" or "removal".
         rank: number of directions of a projection.
         strength: fraction that is removed.
-        source: what directions were made of, "filling" or "removal".
+        source: what directions were made of, or what fills the part in: "mirrored surroundings" or "mean colour".
         attraction: share of the neighbours of items with the part that have the part too.
         restored: recall@10 of items with the part, against the ranking without it.
         others: recall@10 of items without the part.
@@ -42,7 +42,8 @@ class Measurement:
     @property
     def label(self) -> str:
         if self.method != "projection":
-            return {"none": "as it is", "filling": "part filled in", "removal": "own part removed"}[
+            by = f" by {self.source}" if self.source else ""
+            return {"none": "as it is", "filling": f"part filled in{by}", "removal": "own part removed"}[
                 self.method
             ]
         several = f"{self.rank} directions" if self.rank > 1 else "one direction"
@@ -65,6 +66,8 @@ class RepairReport:
         before: the similarity as it is.
         after: the chosen repair.
         candidates: all that were measured, each with its choice of rank and strength.
+        carriers_before: attraction of the carriers themselves, in the collection as it is.
+        carriers_after: the same, repaired.
     """
 
     part: str
@@ -77,6 +80,8 @@ class RepairReport:
     before: Measurement
     after: Measurement
     candidates: tuple[Measurement, ...] = field(default=())
+    carriers_before: float | None = None
+    carriers_after: float | None = None
 
     @property
     def method(self) -> str:
@@ -104,21 +109,25 @@ class RepairReport:
 
     def __str__(self) -> str:
         b, a = self.before, self.after
-        lines = [
-            f"{self.part}: in {self.carriers} of {self.items} items. Proposed: {a.label}.",
-            f"  measured on {self.planted} items that the part was added to (half of them chose the method):",
-            f"  neighbours that have the part too  {_format_change(b.attraction, a.attraction)}"
-            f" ({format_percent(self.clean_attraction)} without the part)",
-            f"  neighbours restored, with the part {_format_change(b.restored, a.restored)}",
-            f"  neighbours kept, without the part  {_format_change(b.others, a.others)}",
+        lines = [f"{self.part}: in {self.carriers} of {self.items} items. Proposed: {a.label}."]
+        if self.carriers_before is not None and self.carriers_after is not None:
+            change = _format_change(self.carriers_before, self.carriers_after)
+            lines.append(f"  their neighbours that have it too  {change}")
+        lines += [
+            f"  measured on {self.planted} others that it was added to (half of them chose the method):",
+            f"  neighbours that have it too        {_format_change(b.attraction, a.attraction)}"
+            f" ({format_percent(self.clean_attraction)} if no item had it)",
+            f"  right neighbours, items with it    {_format_change(b.restored, a.restored)}",
+            f"  right neighbours, items without it {_format_change(b.others, a.others)}",
+            "  right: the neighbours of an item if no item had it",
         ]
         if a.relevance is not None and b.relevance is not None:
             lines.append(
-                f"  relevance on the part              {_format_change(b.relevance, a.relevance)}"
+                f"  relevance on it                    {_format_change(b.relevance, a.relevance)}"
                 f" (its area: {format_percent(self.area)})"
             )
         if self.corrected:
-            lines.append(f"  corrected embeddings: {self.corrected} of {self.carriers} carriers")
+            lines.append(f"  corrected embeddings: {self.corrected} of {self.carriers} items that have it")
         lines += [f"  misses: {each}" for each in self.missed]
         return "\n".join(lines)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ MAX_DIFFERENCE = 0.06
 MIN_SAME_CARRIERS = 0.8  # of the carriers: a pixel that at least these have in common belongs to the part
 MIN_SAME_PIXELS = 0.5  # of the part: an input with at least these of its pixels has the part
 MIN_COVERED = 0.3  # of the area that was asked for: with fewer common pixels, the whole area is the part
+MAX_EXTENDED = (
+    0.5  # of the picture: common pixels beyond the area that reach further are a background, not the part
+)
 MARGIN_PIXELS = 2  # around the common pixels: resizing blurs the edge of the part
 MIN_REGION_OVERLAP = 0.2  # of a region inside the part: the region belongs to the part
 MIN_MOVING_CARRIERS = 3  # inputs that show a part wherever it is: fewer say nothing about its shape
@@ -41,6 +44,11 @@ class ShortcutPart(Protocol):
 
     kind: ClassVar[str]
     in_one_place: ClassVar[bool]
+
+    @property
+    def filling(self) -> str:
+        """What takes its place, in words; empty where it is left out."""
+        ...
 
     def is_in(self, item: Item) -> bool:
         """Return whether an input has the part."""
@@ -57,6 +65,14 @@ class ShortcutPart(Protocol):
             item: The input.
             donor: An input that has the part.
             encoder: Reads the new input, if it is a text.
+        """
+        ...
+
+    def list_fillings(self, items: Sequence[Item]) -> list[Self]:
+        """Return the part with each way to fill it in; which of them is best differs between encoders.
+
+        Args:
+            items: inputs without the part.
         """
         ...
 
@@ -81,6 +97,7 @@ class ImagePart:
         mask: the pixels of the part.
         template: the median of the carriers.
         tolerance: largest difference of a pixel that is the same, in units of the input tensor.
+        colour: fills the part in; None: its mirrored surroundings do.
     """
 
     kind: ClassVar[str] = "image"
@@ -88,6 +105,11 @@ class ImagePart:
     mask: Bool[Tensor, "height width"]
     template: Float[Tensor, "channels height width"]
     tolerance: float
+    colour: Float[Tensor, " channels"] | None = None
+
+    @property
+    def filling(self) -> str:
+        return describe_filling(self.colour)
 
     @cached_property
     def sources(self) -> Int[Tensor, " masked"]:
@@ -101,8 +123,11 @@ class ImagePart:
 
     def remove(self, item: Item, encoder: Encoder) -> Item:
         x = self._pixels(item).flatten(1).clone()
-        x[:, self.mask.flatten()] = x[:, self.sources]
+        x[:, self.mask.flatten()] = x[:, self.sources] if self.colour is None else self.colour[:, None].to(x)
         return replace(item, x=x.reshape(item.x.shape))
+
+    def list_fillings(self, items: Sequence[Item]) -> list[ImagePart]:
+        return [self, replace(self, colour=compute_mean_colour(items))]
 
     def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
         x = torch.where(self.mask, self._pixels(donor), self._pixels(item))
@@ -120,7 +145,7 @@ class ImagePart:
         return f"a part of {format_percent(float(self.mask.float().mean()))} of the picture"
 
     def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return {"mask": self.mask.to(torch.uint8), "template": self.template}, {"tolerance": self.tolerance}
+        return _serialize_pixels(self)
 
     def _pixels(self, item: Item) -> Float[Tensor, "channels height width"]:
         if item.x.shape[1:] != self.template.shape:
@@ -139,6 +164,7 @@ class MovingPart:
         mask: the pixels of the part.
         template: the median of the carriers.
         tolerance: largest difference of a pixel that is the same, in units of the input tensor.
+        colour: fills the part in; None: its mirrored surroundings do.
     """
 
     kind: ClassVar[str] = "moving"
@@ -146,6 +172,11 @@ class MovingPart:
     mask: Bool[Tensor, "rows columns"]
     template: Float[Tensor, "channels rows columns"]
     tolerance: float
+    colour: Float[Tensor, " channels"] | None = None
+
+    @property
+    def filling(self) -> str:
+        return describe_filling(self.colour)
 
     def locate(self, item: Item) -> tuple[int, int] | None:
         """Return (top, left) of the part, where Σ_p m_p ‖x_p − t_p‖² is smallest; None if too few pixels are the same.
@@ -185,7 +216,7 @@ class MovingPart:
         mask[rows, columns] = self.mask
         template[:, rows, columns] = self.template.to(template)
         inner = slice(MARGIN_PIXELS, -MARGIN_PIXELS)
-        return ImagePart(mask[inner, inner], template[:, inner, inner], self.tolerance)
+        return ImagePart(mask[inner, inner], template[:, inner, inner], self.tolerance, self.colour)
 
     def is_in(self, item: Item) -> bool:
         return self.locate(item) is not None
@@ -193,6 +224,9 @@ class MovingPart:
     def remove(self, item: Item, encoder: Encoder) -> Item:
         part = self.place(item)
         return item if part is None else part.remove(item, encoder)
+
+    def list_fillings(self, items: Sequence[Item]) -> list[MovingPart]:
+        return [self, replace(self, colour=compute_mean_colour(items))]
 
     def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
         part = self.place(donor)
@@ -209,7 +243,7 @@ class MovingPart:
         return f"a part of {columns}×{rows} pixels, in different places"
 
     def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return {"mask": self.mask.to(torch.uint8), "template": self.template}, {"tolerance": self.tolerance}
+        return _serialize_pixels(self)
 
 
 @dataclass(frozen=True)
@@ -225,6 +259,10 @@ class TextPart:
     in_one_place: ClassVar[bool] = False
     words: str
     at_start: bool = False
+
+    @property
+    def filling(self) -> str:
+        return ""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
@@ -242,6 +280,9 @@ class TextPart:
         if not rest.strip(" .,;:!?-"):
             raise InputError(f"nothing is left of a text without {self.words!r}: {read_text(item)[:60]!r}")
         return read_item(encoder, rest, quiet=True)
+
+    def list_fillings(self, items: Sequence[Item]) -> list[TextPart]:
+        return [self]
 
     def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
         pieces = [self.words, read_text(item)] if self.at_start else [read_text(item), self.words]
@@ -273,10 +314,20 @@ def deserialize_part(kind: str, tensors: dict[str, Tensor], values: dict[str, An
     """
     if kind == TextPart.kind:
         return TextPart(str(values["words"]), bool(values["at_start"]))
-    mask, template = tensors["mask"].bool(), tensors["template"]
+    mask, template, colour = tensors["mask"].bool(), tensors["template"], tensors.get("colour")
     if template.dim() != 3 or mask.shape != template.shape[1:] or not bool(mask.any()):
         raise InputError("its part is empty or has another size than its template")
-    return (MovingPart if kind == MovingPart.kind else ImagePart)(mask, template, float(values["tolerance"]))
+    if colour is not None and colour.shape != template.shape[:1]:
+        raise InputError("the colour of its part has another number of channels than its template")
+    kinds: dict[str, type[ImagePart | MovingPart]] = {each.kind: each for each in (ImagePart, MovingPart)}
+    return kinds[kind](mask, template, float(values["tolerance"]), colour)
+
+
+def _serialize_pixels(part: ImagePart | MovingPart) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensors = {"mask": part.mask.to(torch.uint8), "template": part.template}
+    if part.colour is not None:
+        tensors["colour"] = part.colour
+    return tensors, {"tolerance": part.tolerance}
 
 
 def locate_moving_part(
@@ -326,7 +377,9 @@ def locate_moving_part(
 
 
 def locate_image_part(carriers: Sequence[Item], area: Bool[np.ndarray, "rows columns"]) -> ImagePart:
-    """Find the pixels inside an area that carriers have in common.
+    """Find the pixels that carriers have in common in an area, and those that continue them outside.
+
+    The area need not be exact: of a border it may be one side.
 
     Args:
         carriers: inputs that have the part.
@@ -344,9 +397,12 @@ def locate_image_part(carriers: Sequence[Item], area: Bool[np.ndarray, "rows col
     cell = max(1, -(-max(template.shape[1:]) // min(area.shape)))
     near = grow(inside, cell)  # a cell that the part covers by less than half is not in the area
     same = ((pixels - template).abs().mean(1) <= tolerance).float().mean(0) >= MIN_SAME_CARRIERS
-    common = ~grow(~grow(same & near, MARGIN_PIXELS), MARGIN_PIXELS)  # closes gaps at the edges of letters
+    closed = ~grow(~grow(same, MARGIN_PIXELS), MARGIN_PIXELS)  # closes gaps at the edges of letters
+    common = spread(closed & near, closed)
+    if float(common.float().mean()) > MAX_EXTENDED:
+        common = closed & near
     enough = int((common & inside).sum()) >= MIN_COVERED * int(inside.sum()) and len(carriers) > 2
-    mask = grow(common & near, MARGIN_PIXELS) if enough else inside
+    mask = grow(common, MARGIN_PIXELS) if enough else inside
     if bool(mask.all()):
         raise InputError("the part is the whole picture: give a smaller one")
     return ImagePart(mask, template, tolerance)
@@ -365,6 +421,16 @@ def locate_text_part(words: str, texts: Sequence[str]) -> TextPart:
     return TextPart(words, starts[True] > starts[False])
 
 
+def compute_mean_colour(items: Sequence[Item]) -> Float[Tensor, " channels"]:
+    """Return the mean pixel of some images."""
+    return torch.stack([item.x[0].mean((1, 2)) for item in items]).mean(0)
+
+
+def describe_filling(colour: Tensor | None) -> str:
+    """Return what fills a part of images in, in words."""
+    return "mirrored surroundings" if colour is None else "mean colour"
+
+
 def read_text(item: Item) -> str:
     """Return the text of an input."""
     if not isinstance(item.view, Text):
@@ -376,6 +442,15 @@ def grow(mask: Bool[Tensor, "h w"], pixels: int) -> Bool[Tensor, "h w"]:
     """Return the mask with every pixel within this distance along each axis; outside the image is nothing."""
     pooled = torch.nn.functional.max_pool2d(mask[None, None].float(), 2 * pixels + 1, 1, pixels)
     return pooled[0, 0] > 0
+
+
+def spread(mask: Bool[Tensor, "h w"], within: Bool[Tensor, "h w"]) -> Bool[Tensor, "h w"]:
+    """Return the connected pixels of another mask that a mask reaches."""
+    while True:
+        larger = grow(mask, 1) & within
+        if torch.equal(larger, mask):
+            return mask
+        mask = larger
 
 
 def mirror_sources(mask: Bool[Tensor, "h w"]) -> Int[Tensor, " masked"]:

@@ -10,19 +10,21 @@ import { heat } from "./heat.js";
 const SHOWN = 8;
 const AGAINST = 6; // number of neighbours whose mean the heat map of the item refers to
 
-
 /** The measured figures, before and after. */
-function figures({ before, after, clean_attraction: clean }) {
-  const line = (name, key, note = "") =>
-    node("tr", {}, node("th", { scope: "row" }, name), node("td", {}, roundPercent(before[key])), node("td", {}, roundPercent(after[key]), note));
+function figures({ before, after, clean_attraction: clean, carriers, carriers_before: had, carriers_after: have, planted }) {
+  const rows = [
+    [`Neighbours of the ${carriers} items with it that have it too`, had, have],
+    [`The same of ${planted} others that it was added to`, before.attraction, after.attraction, ` (${roundPercent(clean)} if no item had it)`],
+    ["Right neighbours of these", before.restored, after.restored],
+    ["Right neighbours of items without it", before.others, after.others],
+    ["Relevance on it", before.relevance, after.relevance],
+  ].filter(([, first, last]) => first != null && last != null);
+  const lines = rows.map(([name, first, last, note = ""]) =>
+    node("tr", {}, node("th", { scope: "row" }, name), node("td", {}, roundPercent(first)), node("td", {}, roundPercent(last), note)),
+  );
   const head = ["", "as it is", "repaired"].map((words) => node("th", { scope: "col" }, words));
-  const lines = [
-    line("Neighbours of items with it that have it too", "attraction", ` (${roundPercent(clean)} without it)`),
-    line("Neighbours restored, of items with it", "restored"),
-    line("Neighbours kept, of items without it", "others"),
-  ];
-  if (before.relevance != null && after.relevance != null) lines.push(line("Relevance on it", "relevance"));
-  return node("table", { class: "figures" }, node("thead", {}, node("tr", {}, ...head)), node("tbody", {}, ...lines));
+  const caption = node("caption", {}, "Right: the neighbours of an item if no item had it.");
+  return node("table", { class: "figures" }, caption, node("thead", {}, node("tr", {}, ...head)), node("tbody", {}, ...lines));
 }
 
 /** One column: the item with its heat map, and its neighbours. */
