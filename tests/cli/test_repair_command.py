@@ -128,7 +128,10 @@ def test_an_audit_ends_with_the_repair_it_proposes(scans: Path, bilrp_command) -
             ("repair", "x.lance", *AGAIN, "--part", "0,50,64,14", "--of", "0", "--method", "x"),
             "unknown method",
         ),
-        (("repair", "x.lance", *AGAIN, "--part", "0,0,16,16", "--of", "1"), "the part is in 1 items"),
+        (
+            ("repair", "x.lance", *AGAIN, "--part", "0,0,16,16", "--of", "1"),
+            "name them, carriers= (--carriers FILE)",
+        ),
         (("search", "x.lance", *AGAIN, "0", "--repair", "gone.safetensors"), "no file gone.safetensors"),
         (("search", "x.lance", *AGAIN, "0", "--repair", "b.safetensors", "--part", "1,1,9,9"), "leave out"),
     ],

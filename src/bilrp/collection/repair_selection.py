@@ -269,7 +269,8 @@ def _check_carriers(carriers: Sequence[int], count: int) -> None:
         raise InputError(f"carriers are positions 0 … {count - 1}")
     if len(set(carriers)) < MIN_CARRIERS:
         raise InputError(
-            f"the part is in {len(set(carriers))} items, and a repair needs {MIN_CARRIERS}: name them, carriers="
+            f"too few items are known to have the part: {len(set(carriers))}, a repair needs {MIN_CARRIERS}: name them, "
+            "carriers= (--carriers FILE)"
         )
 
 
