@@ -96,7 +96,7 @@ class PairCluster:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Result of an audit: the suspects, parts that can be repaired before borders, and the explained pairs."""
+    """Result of an audit: the suspects, what brings items together first and borders last, and the explained pairs."""
 
     suspects: tuple[Suspect, ...]
     clusters: tuple[PairCluster, ...]
@@ -142,7 +142,7 @@ def audit_collection(
             bar.advance()
     candidates = [*_find_common(grid, pair_maps, similarity), *_find_border(pair_maps)]
     suspected = (s for s in candidates if s.excess > 0 or s.attracts)
-    ranked = sorted(suspected, key=lambda s: (s.kind != "alike", -s.excess))
+    ranked = sorted(suspected, key=lambda s: (s.kind != "alike", not s.attracts, -s.excess))
     suspects = tuple(_measure_change(collection, grid, suspect, positions, similarity) for suspect in ranked)
     maps = np.stack([(one.a + one.b) / 2 for one in pair_maps])
     unattributed = float(np.mean([abs(one.unattributed) for one in pair_maps]))
@@ -249,16 +249,25 @@ def find_common_areas(
 def _merge_areas(
     areas: Sequence[tuple[Bool[np.ndarray, "rows columns"], Bool[np.ndarray, " items"]]],
 ) -> list[tuple[Bool[np.ndarray, "rows columns"], Bool[np.ndarray, " items"]]]:
-    """Join areas of nearly the same items; those of the largest are kept."""
+    """Join areas of nearly the same items, and leave out details: what some items of an adjoining larger area share."""
     merged: list[tuple[Bool[np.ndarray, "rows columns"], Bool[np.ndarray, " items"]]] = []
     for mask, shows in sorted(areas, key=lambda area: -area[0].sum()):
         for number, (other, theirs) in enumerate(merged):
-            if (shows & theirs).sum() >= MIN_SAME_ITEMS * (shows | theirs).sum():
+            common = (shows & theirs).sum()
+            if common >= MIN_SAME_ITEMS * (shows | theirs).sum():
                 merged[number] = other | mask, theirs
+                break
+            if common >= MIN_SAME_ITEMS * shows.sum() and _adjoin(mask, other):
                 break
         else:
             merged.append((mask, shows))
     return merged
+
+
+def _adjoin(a: Bool[np.ndarray, "rows columns"], b: Bool[np.ndarray, "rows columns"]) -> bool:
+    """Return whether two areas overlap or have cells beside each other."""
+    beside = [a & b, a[1:] & b[:-1], a[:-1] & b[1:], a[:, 1:] & b[:, :-1], a[:, :-1] & b[:, 1:]]
+    return any(each.any() for each in beside)
 
 
 def _group_cell(
