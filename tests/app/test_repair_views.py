@@ -12,8 +12,9 @@ from PIL import Image, ImageDraw
 from server_helpers import make_client, post_query, run_server, tiny_encoder, write_photographs
 
 from bilrp import collection
-from bilrp.app import server
+from bilrp.app import repairs, server
 from bilrp.app.cached_results import AUDIT_SAMPLE_ITEMS
+from bilrp.collection.repair_proposals import RepairProposal
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +63,15 @@ def test_neighbours_and_heat_maps_before_and_after(client, stamped) -> None:
     assert len(regions) and not np.any(np.array(heat["values"])[regions])
 
 
-def test_what_cannot_be_repaired_is_said(client, stamped, photographs) -> None:
-    """The last suspect of photographs without a stamp is a little of their own content."""
-    last = len(photographs.audit(sample=AUDIT_SAMPLE_ITEMS).suspects)
-    with make_client(photographs) as other:
-        answer = post_query(other, "/api/repair", suspect=last)
-        assert not answer["proposed"] and "leave the similarity as it is" in answer["refusal"]
-        question = {"suspect": last, "id": photographs.ids[0]}
+def test_what_cannot_be_repaired_is_said(client, stamped, monkeypatch) -> None:
+    def refuse(collection, suspect, number: int) -> RepairProposal:
+        return RepairProposal(number, None, None, "leave the similarity as it is")
+
+    monkeypatch.setattr(repairs, "propose_repair", refuse)
+    with make_client(stamped) as other:
+        answer = post_query(other, "/api/repair", suspect=1)
+        assert not answer["proposed"] and answer["refusal"] == "leave the similarity as it is"
+        question = {"suspect": 1, "id": stamped.ids[0]}
         assert other.post("/api/repair/neighbours", json=question).status_code == 409
     key = stamped.ids[0]
     for path, question, status in (

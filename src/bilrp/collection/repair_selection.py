@@ -52,7 +52,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 NEIGHBOURS = 10
 MIN_CARRIERS, MIN_CLEAN_ITEMS = 3, 12
 MAX_TRAINING_CARRIERS = 24
-MAX_PLANTED = 48
+MIN_PLANTED, MAX_PLANTED = 8, 48
 MAX_RELEVANCE_CARRIERS = 6
 MAX_MEASURED_ITEMS = 2000
 MAX_PLANTED_FRACTION = 0.4  # of the items of the measurement
@@ -145,13 +145,13 @@ def _resolve_target(
             inside = torch.isin(own.labels, torch.tensor(list(part)))
             area = inside.flatten(0, -3).any(0).numpy() if inside.dim() > 2 else inside.numpy()
             if carriers is not None or area.all():
-                return _make_image_target(collection, area, carriers or [at])
+                return _make_image_target(collection, area, carriers or [at], extend=True)
             alike = _compare_cells(collection, at, area)
             positions = [p for p, share in alike.items() if share >= MIN_OVERLAP_FRACTION]
             moving = None
             if len(positions) < MIN_CARRIERS:
                 moving = _make_moving_target(collection, item, area)
-            return moving or _make_image_target(collection, area, positions, alike)
+            return moving or _make_image_target(collection, area, positions, alike, extend=True)
     if words is not None:
         texts = collection.items.take(range(len(collection)), ["text"])["text"]
         if any(text is None for text in texts):
@@ -209,8 +209,10 @@ def _make_image_target(
     area: Bool[np.ndarray, "rows columns"],
     carriers: Sequence[int],
     candidates: Iterable[int] = (),
+    *,
+    extend: bool = False,
 ) -> Target:
-    """Locate the part by the carriers; candidates that have its pixels are carriers too."""
+    """Locate the part by the carriers; candidates that have its pixels are carriers too. What people name is extended."""
     if area.all():
         raise InputError(
             "the part is the whole picture, such as a tint: it has no surroundings to fill it in from: give a smaller one"
@@ -224,7 +226,7 @@ def _make_image_target(
             break
     if len(items) < MIN_CARRIERS:
         raise InputError("the files of the items that have the part cannot be read: restore them")
-    part, having = locate_image_part(items, area), {*carriers}
+    part, having = locate_image_part(items, area, extend=extend), {*carriers}
     for position in set(candidates) - having:
         with suppress(BilrpError):
             if part.is_in(_read_original(collection, position)):
@@ -432,20 +434,19 @@ class _Selection:
 
     def _check_worth(self, report: RepairReport, chosen: Measurement, before: Measurement) -> None:
         """Raise unless the repair does more good than harm on both halves of the planted items."""
-        if is_worth_it(chosen, before, self.share) and is_worth_it(report.after, report.before, self.share):
-            return
-        b, a = report.before, report.after
-        raise RefusedRepairError(
-            f"no repair of {report.part} does more good than harm: the best ({a.label}) restores "
-            f"{a.restored - b.restored:+.1%} of the neighbours of items with the part and changes "
-            f"{a.others - b.others:+.1%} for the others: leave the similarity as it is",
-            report,
-        )
+        for b, a in ((before, chosen), (report.before, report.after)):
+            if not is_worth_it(a, b, self.share):
+                raise RefusedRepairError(
+                    f"no repair of {report.part} does more good than harm: the best ({a.label}) restores "
+                    f"{a.restored - b.restored:+.1%} of the right neighbours of items with the part, and "
+                    f"{a.others - b.others:+.1%} of those of the others: leave the similarity as it is",
+                    report,
+                )
 
     def _plant(self) -> tuple[Trial, list[Item], list[ShortcutPart]]:
         """Add the part to some items without it; return also these items, and the ways to fill it in."""
         clean = self.rng.permutation(self.target.clean)[:MAX_MEASURED_ITEMS].tolist()
-        wanted = min(MAX_PLANTED, max(4, int(len(clean) * min(MAX_PLANTED_FRACTION, self.share))))
+        wanted = min(MAX_PLANTED, max(MIN_PLANTED, int(len(clean) * min(MAX_PLANTED_FRACTION, self.share))))
         donors = [_read_original(self.collection, p) for p in self.training[:8]]
         rows, planted, items = [], [], []
         with progress_bar(self.progress) as bar:
@@ -459,7 +460,7 @@ class _Selection:
                     items.append(item)
                     rows.append(row)
                     bar.advance()
-        if len(planted) < 4:
+        if len(planted) < MIN_PLANTED:
             raise InputError("the files of the items without the part cannot be read: restore them")
         # as many items as keep the share of those with the part what it is in the collection
         count = max(rows[-1] + 1, min(len(clean), round(len(planted) / max(self.share, 0.02))))

@@ -376,14 +376,15 @@ def locate_moving_part(
     return part, [number for number, item in enumerate(items) if part.is_in(item)]
 
 
-def locate_image_part(carriers: Sequence[Item], area: Bool[np.ndarray, "rows columns"]) -> ImagePart:
-    """Find the pixels that carriers have in common in an area, and those that continue them outside.
-
-    The area need not be exact: of a border it may be one side.
+def locate_image_part(
+    carriers: Sequence[Item], area: Bool[np.ndarray, "rows columns"], *, extend: bool = False
+) -> ImagePart:
+    """Find the pixels inside an area that carriers have in common.
 
     Args:
         carriers: inputs that have the part.
         area: where to look, on any grid over the input.
+        extend: Add the common pixels that continue it outside: of a border, the area may be one side.
     """
     if any(item.x.dim() != 4 or item.model_input is not None for item in carriers):
         raise InputError("a part of images needs inputs (1, channels, height, width)")
@@ -398,9 +399,9 @@ def locate_image_part(carriers: Sequence[Item], area: Bool[np.ndarray, "rows col
     near = grow(inside, cell)  # a cell that the part covers by less than half is not in the area
     same = ((pixels - template).abs().mean(1) <= tolerance).float().mean(0) >= MIN_SAME_CARRIERS
     closed = ~grow(~grow(same, MARGIN_PIXELS), MARGIN_PIXELS)  # closes gaps at the edges of letters
-    common = spread(closed & near, closed)
-    if float(common.float().mean()) > MAX_EXTENDED:
-        common = closed & near
+    common = closed & near
+    if extend and float((reached := spread(common, closed)).float().mean()) <= MAX_EXTENDED:
+        common = reached
     enough = int((common & inside).sum()) >= MIN_COVERED * int(inside.sum()) and len(carriers) > 2
     mask = grow(common, MARGIN_PIXELS) if enough else inside
     if bool(mask.all()):
