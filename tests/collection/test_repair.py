@@ -198,19 +198,15 @@ def test_mirrored_pixels_come_from_outside_the_part() -> None:
     ]
 
 
-def test_a_part_is_filled_in_by_a_colour() -> None:
-    """The mean pixel of inputs without the part; a saved part keeps it."""
-    part, items = bar_part(), [Item(torch.rand(1, 3, 24, 24).double()) for _ in range(5)]
+def test_a_part_is_filled_in_by_zeros() -> None:
+    """Where that restores more neighbours than the mirrored surroundings; a saved part keeps it."""
+    part, item = bar_part(), Item(torch.rand(1, 3, 24, 24).double())
     encoder = bilrp.Encoder(network(), regions=bilrp.regions.grid(8))
-    mirrored, coloured = part.list_fillings(items)
-    assert mirrored is part and {mirrored.filling, coloured.filling} == {
-        "mirrored surroundings",
-        "mean colour",
-    }
-    filled = deserialize_part("image", *coloured.serialize()).remove(items[0], encoder).x[0]
-    expected = torch.cat([item.x for item in items]).mean((0, 2, 3))
-    assert torch.allclose(filled[:, part.mask], expected[:, None], rtol=0, atol=1e-12)
-    assert torch.equal(filled[:, ~part.mask], items[0].x[0][:, ~part.mask])
+    mirrored, blank = part.list_fillings()
+    assert mirrored is part and mirrored.filling == "mirrored surroundings" and "zero" in blank.filling
+    filled = deserialize_part("image", *blank.serialize()).remove(item, encoder).x[0]
+    assert not bool(filled[:, part.mask].any())
+    assert torch.equal(filled[:, ~part.mask], item.x[0][:, ~part.mask])
 
 
 def test_a_border_is_located_from_one_side_of_it() -> None:

@@ -23,7 +23,7 @@ class Measurement:
         method: "none" before the repair, "projection", "filling" or "removal".
         rank: number of directions of a projection.
         strength: fraction that is removed.
-        source: what directions were made of, or what fills the part in: "mirrored surroundings" or "mean colour".
+        source: what directions were made of, or what fills the part in: "mirrored surroundings" or "a blank (zero input)".
         attraction: share of the neighbours of items with the part that have the part too.
         restored: recall@10 of items with the part, against the ranking without it.
         others: recall@10 of items without the part.

@@ -355,12 +355,12 @@ class _Selection:
 
     def choose(self, method: Method | None) -> Repair:
         """Measure the candidates and return the first that reaches every goal, else the one that gains most."""
-        trial, planted, fillings = self._plant()
+        trial, planted = self._plant()
         choosing, reporting = trial.halves()
         before = trial.measure("none", trial.before, choosing)
         clean_attraction = trial.measure("none", trial.clean, choosing).attraction
         measured: dict[str, tuple[Measurement, Tensor]] = {}
-        measured["filling"] = self._choose_filling(trial, planted, fillings, before)
+        measured["filling"] = self._choose_filling(trial, planted, before)
         projection = None
         if method in (None, "projection"):
             projection, one = self._choose_projection(trial, before)
@@ -443,12 +443,12 @@ class _Selection:
                     report,
                 )
 
-    def _plant(self) -> tuple[Trial, list[Item], list[ShortcutPart]]:
-        """Add the part to some items without it; return also these items, and the ways to fill it in."""
+    def _plant(self) -> tuple[Trial, list[Item]]:
+        """Add the part to some items without it; return also these items."""
         clean = self.rng.permutation(self.target.clean)[:MAX_MEASURED_ITEMS].tolist()
         wanted = min(MAX_PLANTED, max(MIN_PLANTED, int(len(clean) * min(MAX_PLANTED_FRACTION, self.share))))
         donors = [_read_original(self.collection, p) for p in self.training[:8]]
-        rows, planted, items = [], [], []
+        rows, planted = [], []
         with progress_bar(self.progress) as bar:
             bar.start("adding the part to items without it", wanted)
             for row, position in enumerate(clean):
@@ -457,7 +457,6 @@ class _Selection:
                 with suppress(BilrpError):
                     item = _read_original(self.collection, position)
                     planted.append(self.part.add(item, donors[row % len(donors)], self.encoder))
-                    items.append(item)
                     rows.append(row)
                     bar.advance()
         if len(planted) < MIN_PLANTED:
@@ -466,15 +465,14 @@ class _Selection:
         count = max(rows[-1] + 1, min(len(clean), round(len(planted) / max(self.share, 0.02))))
         embeddings = torch.from_numpy(np.array(self.collection.items.embeddings(clean[:count])))
         planted_embeddings = self._encode(planted)
-        trial = Trial(embeddings, torch.tensor(rows), planted_embeddings, self.base == "cosine")
-        return trial, planted, self.part.list_fillings(items)
+        return Trial(embeddings, torch.tensor(rows), planted_embeddings, self.base == "cosine"), planted
 
     def _choose_filling(
-        self, trial: Trial, planted: Sequence[Item], fillings: Sequence[ShortcutPart], before: Measurement
+        self, trial: Trial, planted: Sequence[Item], before: Measurement
     ) -> tuple[Measurement, Tensor]:
         """Fill the part in as gains most on planted items; return the measurement, and all embeddings."""
         best: tuple[Measurement, Tensor] | None = None
-        for part in fillings:
+        for part in self.part.list_fillings():
             rows = trial.with_rows(self._encode([part.remove(item, self.encoder) for item in planted]))
             about = {"source": part.filling, "relevance": 0.0}
             one = trial.measure("filling", rows, trial.halves()[0], **about)

@@ -68,12 +68,8 @@ class ShortcutPart(Protocol):
         """
         ...
 
-    def list_fillings(self, items: Sequence[Item]) -> list[Self]:
-        """Return the part with each way to fill it in; which of them is best differs between encoders.
-
-        Args:
-            items: inputs without the part.
-        """
+    def list_fillings(self) -> list[Self]:
+        """Return the part with each way to fill it in; which of them is best differs between encoders."""
         ...
 
     def regions(self, item: Item, encoder: Encoder) -> list[int]:
@@ -97,7 +93,7 @@ class ImagePart:
         mask: the pixels of the part.
         template: the median of the carriers.
         tolerance: largest difference of a pixel that is the same, in units of the input tensor.
-        colour: fills the part in; None: its mirrored surroundings do.
+        blank: fill the part in with zeros of the input tensor, else with its mirrored surroundings.
     """
 
     kind: ClassVar[str] = "image"
@@ -105,11 +101,11 @@ class ImagePart:
     mask: Bool[Tensor, "height width"]
     template: Float[Tensor, "channels height width"]
     tolerance: float
-    colour: Float[Tensor, " channels"] | None = None
+    blank: bool = False
 
     @property
     def filling(self) -> str:
-        return describe_filling(self.colour)
+        return describe_filling(self.blank)
 
     @cached_property
     def sources(self) -> Int[Tensor, " masked"]:
@@ -123,11 +119,11 @@ class ImagePart:
 
     def remove(self, item: Item, encoder: Encoder) -> Item:
         x = self._pixels(item).flatten(1).clone()
-        x[:, self.mask.flatten()] = x[:, self.sources] if self.colour is None else self.colour[:, None].to(x)
+        x[:, self.mask.flatten()] = 0 if self.blank else x[:, self.sources]
         return replace(item, x=x.reshape(item.x.shape))
 
-    def list_fillings(self, items: Sequence[Item]) -> list[ImagePart]:
-        return [self, replace(self, colour=compute_mean_colour(items))]
+    def list_fillings(self) -> list[ImagePart]:
+        return [self, replace(self, blank=True)]
 
     def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
         x = torch.where(self.mask, self._pixels(donor), self._pixels(item))
@@ -164,7 +160,7 @@ class MovingPart:
         mask: the pixels of the part.
         template: the median of the carriers.
         tolerance: largest difference of a pixel that is the same, in units of the input tensor.
-        colour: fills the part in; None: its mirrored surroundings do.
+        blank: fill the part in with zeros of the input tensor, else with its mirrored surroundings.
     """
 
     kind: ClassVar[str] = "moving"
@@ -172,11 +168,11 @@ class MovingPart:
     mask: Bool[Tensor, "rows columns"]
     template: Float[Tensor, "channels rows columns"]
     tolerance: float
-    colour: Float[Tensor, " channels"] | None = None
+    blank: bool = False
 
     @property
     def filling(self) -> str:
-        return describe_filling(self.colour)
+        return describe_filling(self.blank)
 
     def locate(self, item: Item) -> tuple[int, int] | None:
         """Return (top, left) of the part, where Σ_p m_p ‖x_p − t_p‖² is smallest; None if too few pixels are the same.
@@ -216,7 +212,7 @@ class MovingPart:
         mask[rows, columns] = self.mask
         template[:, rows, columns] = self.template.to(template)
         inner = slice(MARGIN_PIXELS, -MARGIN_PIXELS)
-        return ImagePart(mask[inner, inner], template[:, inner, inner], self.tolerance, self.colour)
+        return ImagePart(mask[inner, inner], template[:, inner, inner], self.tolerance, self.blank)
 
     def is_in(self, item: Item) -> bool:
         return self.locate(item) is not None
@@ -225,8 +221,8 @@ class MovingPart:
         part = self.place(item)
         return item if part is None else part.remove(item, encoder)
 
-    def list_fillings(self, items: Sequence[Item]) -> list[MovingPart]:
-        return [self, replace(self, colour=compute_mean_colour(items))]
+    def list_fillings(self) -> list[MovingPart]:
+        return [self, replace(self, blank=True)]
 
     def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
         part = self.place(donor)
@@ -281,7 +277,7 @@ class TextPart:
             raise InputError(f"nothing is left of a text without {self.words!r}: {read_text(item)[:60]!r}")
         return read_item(encoder, rest, quiet=True)
 
-    def list_fillings(self, items: Sequence[Item]) -> list[TextPart]:
+    def list_fillings(self) -> list[TextPart]:
         return [self]
 
     def add(self, item: Item, donor: Item, encoder: Encoder) -> Item:
@@ -314,20 +310,16 @@ def deserialize_part(kind: str, tensors: dict[str, Tensor], values: dict[str, An
     """
     if kind == TextPart.kind:
         return TextPart(str(values["words"]), bool(values["at_start"]))
-    mask, template, colour = tensors["mask"].bool(), tensors["template"], tensors.get("colour")
+    mask, template = tensors["mask"].bool(), tensors["template"]
     if template.dim() != 3 or mask.shape != template.shape[1:] or not bool(mask.any()):
         raise InputError("its part is empty or has another size than its template")
-    if colour is not None and colour.shape != template.shape[:1]:
-        raise InputError("the colour of its part has another number of channels than its template")
     kinds: dict[str, type[ImagePart | MovingPart]] = {each.kind: each for each in (ImagePart, MovingPart)}
-    return kinds[kind](mask, template, float(values["tolerance"]), colour)
+    return kinds[kind](mask, template, float(values["tolerance"]), bool(values.get("blank", False)))
 
 
 def _serialize_pixels(part: ImagePart | MovingPart) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors = {"mask": part.mask.to(torch.uint8), "template": part.template}
-    if part.colour is not None:
-        tensors["colour"] = part.colour
-    return tensors, {"tolerance": part.tolerance}
+    return tensors, {"tolerance": part.tolerance, "blank": part.blank}
 
 
 def locate_moving_part(
@@ -422,14 +414,9 @@ def locate_text_part(words: str, texts: Sequence[str]) -> TextPart:
     return TextPart(words, starts[True] > starts[False])
 
 
-def compute_mean_colour(items: Sequence[Item]) -> Float[Tensor, " channels"]:
-    """Return the mean pixel of some images."""
-    return torch.stack([item.x[0].mean((1, 2)) for item in items]).mean(0)
-
-
-def describe_filling(colour: Tensor | None) -> str:
+def describe_filling(blank: bool) -> str:
     """Return what fills a part of images in, in words."""
-    return "mirrored surroundings" if colour is None else "mean colour"
+    return "a blank (zero input)" if blank else "mirrored surroundings"
 
 
 def read_text(item: Item) -> str:
