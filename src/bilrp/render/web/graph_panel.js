@@ -126,6 +126,9 @@ function showItem(item, box = null) {
   return node("div", { class: "picture" }, image, node("svg:svg", { "aria-hidden": "true" }, frame));
 }
 
+/** Whether an item is a text that is shown under its own words. */
+const isItsText = ({ name, text }) => text !== undefined && text.startsWith(name);
+
 /** Both sides of a part of an edge: crops if there are any, else the items, with a box around it. */
 function showSides(data, a, b, part = null) {
   const sides = [
@@ -135,7 +138,7 @@ function showSides(data, a, b, part = null) {
     node(
       "figure",
       {},
-      node("figcaption", {}, describeItem(data, at), text && !part.rows ? node("span", {}, text) : null),
+      node("figcaption", {}, isItsText(data.nodes[at]) ? "" : describeItem(data, at), text && !part.rows ? node("span", {}, text) : null),
       crop ? node("img", { src: crop, alt: `${data.nodes[at].name}: what is shared` }) : showItem(data.nodes[at], box),
     ),
   );
