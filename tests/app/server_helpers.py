@@ -47,6 +47,12 @@ def post_query(client: Any, path: str, **question: Any) -> Any:
     return last["answer"]
 
 
+def read_status(reply: Any) -> int:
+    """The status of a reply; of slow work that had begun to answer, the one in its last line."""
+    last = json.loads(reply.text.strip().splitlines()[-1])
+    return last.get("status", reply.status_code)
+
+
 def tiny_encoder() -> Encoder:
     """Two convolutions: fast, with ReLUs, and regions of 8 pixels."""
     torch.manual_seed(0)
