@@ -6,7 +6,6 @@ import { counted, roundPercent } from "../page/words.js";
 import * as address from "./address.js";
 import { ask, progress } from "./api.js";
 
-
 /** A heat map of 16 × 16 cells, darker for larger values; cells of the mask are marked. */
 function places(values, mask, label) {
   const high = values.length;
@@ -138,7 +137,11 @@ export async function audit(root, { signal }) {
         node("p", {}, one.changed == null ? "" : `Without it, ${roundPercent(one.changed)} of the items get another nearest neighbour.`),
         one.attraction == null || one.chance == null
           ? ""
-          : node("p", {}, `Of the neighbours of items with it, ${roundPercent(one.attraction)} have it too, ${roundPercent(one.chance)} by chance.`),
+          : node(
+              "p",
+              {},
+              `Of the neighbours of items with it, ${roundPercent(one.attraction)} have it too, ${roundPercent(one.chance)} by chance.`,
+            ),
         node("p", {}, node("a", { href: address.to("/repair", { suspect: n + 1 }) }, "Repair it: before and after")),
         examples(one.pairs),
       ),

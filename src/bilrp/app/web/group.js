@@ -7,7 +7,6 @@ import * as address from "./address.js";
 import { ask, fetched } from "./api.js";
 import { heat } from "./heat.js";
 
-
 function row(title, items, kind) {
   if (!items.length) return { el: "", places: [] };
   const places = [];
@@ -23,7 +22,12 @@ function row(title, items, kind) {
       "li",
       {},
       link,
-      node("div", { class: "about" }, node("b", {}, formatScore(one.score)), node("span", { class: "name" }, kind === "image" ? one.name : "")),
+      node(
+        "div",
+        { class: "about" },
+        node("b", {}, formatScore(one.score)),
+        node("span", { class: "name" }, kind === "image" ? one.name : ""),
+      ),
     );
   });
   return { el: node("section", {}, node("h2", {}, title), node("ol", { class: `near ${kind}` }, ...cards)), places };

@@ -15,7 +15,6 @@ const AGAINST = 6; // number of neighbours whose mean the heat map of the item r
 const HELP =
   "Brush or click parts to rank by them, with Shift to leave them out. By keyboard: arrows walk, Enter takes a part, Shift+Enter leaves it out, Shift+arrows brush, Escape clears.";
 
-
 /** A sentence that says what the neighbours are ranked by. */
 function words({ part, without }, kind) {
   const noun = kind === "text" ? "word" : "region";

@@ -8,7 +8,6 @@ import * as address from "./address.js";
 import { ask, progress } from "./api.js";
 import { createBoard } from "./board.js";
 
-
 export async function pair(root, { about, rest: [a, b], said, signal }) {
   const similarity = ["cosine", "dot"].includes(said.by) ? said.by : about.similarity;
   const wait = node("p", { class: "wait", role: "status" }, "Taking both apart …");

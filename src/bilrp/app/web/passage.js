@@ -10,7 +10,7 @@ const MARKUP = [
   { look: "head", whole: /^#{1,6} .*$/gm },
   { look: "mark", whole: /^(#{1,6} |>+ ?|[-*+] (?=\S)|[=~^-]{3,}|```.*)/gm },
   { look: "code", whole: /^```.*\n[^]*?^```/gm },
-  { look: "code", whole: /`[^`\n]+`/g },
+  { look: "code", whole: /(?<!`)(`+)(?!`)[^\n]*?[^`\n]\1(?!`)/g },
   { look: "mark", whole: /\*\*|__|`+/g },
   { look: "mark", whole: /\]\([^)\s]*\)|!?\[(?=[^\]\n]*\]\()/g },
 ];

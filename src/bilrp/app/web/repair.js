@@ -14,7 +14,12 @@ const AGAINST = 6; // number of neighbours whose mean the heat map of the item r
 function figures({ before, after, clean_attraction: clean, carriers, carriers_before: had, carriers_after: have, planted }) {
   const rows = [
     [`Neighbours of the ${carriers} items with it that have it too`, had, have],
-    [`The same of ${planted} others that it was added to`, before.attraction, after.attraction, ` (${roundPercent(clean)} if no item had it)`],
+    [
+      `The same of ${planted} others that it was added to`,
+      before.attraction,
+      after.attraction,
+      ` (${roundPercent(clean)} if no item had it)`,
+    ],
     ["Right neighbours of these", before.restored, after.restored],
     ["Right neighbours of items without it", before.others, after.others],
     ["Relevance on it", before.relevance, after.relevance],

@@ -11,7 +11,6 @@ import { fold, passage } from "./passage.js";
 const SHOWN = 12;
 const MORE = 24; // as many as the server highlights in one request
 
-
 /** The mean weight of each span of the query over several highlights. */
 function meanSpans(highlights) {
   return highlights[0].query.map((span, k) => ({
@@ -28,6 +27,9 @@ function facts({ group, metadata }) {
   return [from, list.length ? node("dl", { class: "facts" }, ...list) : ""];
 }
 
+const OWN_ID = /^[0-9a-f]{32,64}$/; // of a collection; records have ids that mean something
+const QUERY_ID = /^q[0-9a-f]{31}$/;
+
 function card(near, number, { id, by, rival, choose }) {
   const place = node("div", { class: "shown" });
   fold(place, passage(near.text, [], near.name));
@@ -40,7 +42,8 @@ function card(near, number, { id, by, rival, choose }) {
   );
   versus.addEventListener("click", () => choose(near.id));
   const group = near.group ? node("a", { class: "from", href: address.group(near.group) }, near.group) : "";
-  const about = node("div", { class: "about" }, node("b", {}, formatScore(near.score)), group, open, why, versus);
+  const called = OWN_ID.test(near.id) ? "" : node("span", { class: "from" }, near.id);
+  const about = node("div", { class: "about" }, node("b", {}, formatScore(near.score)), called, group, open, why, versus);
   return { el: node("li", { "data-id": near.id, "aria-label": `${number + 1}: ${near.name}` }, about, place), place };
 }
 
@@ -48,7 +51,7 @@ export async function textItem(root, { about, rest: [id], said, signal, say }) {
   const similarity = ["cosine", "dot"].includes(said.by) ? said.by : about.similarity;
   const by = similarity === about.similarity ? "" : similarity;
   const own = await fetched(address.content(id, "text"), signal);
-  const isQuery = id.startsWith("q");
+  const isQuery = QUERY_ID.test(id);
   const state = { count: SHOWN, rival: null, filters: conditions(said.filters) };
   const place = node("div", { class: "place" }, passage(own.text, [], "The text"));
   const note = node("p", { class: "note", role: "status" }, "Looking for similar texts …");
@@ -86,7 +89,8 @@ export async function textItem(root, { about, rest: [id], said, signal, say }) {
     if (!neighbours.length) return (note.textContent = `None of ${counted(of, "text")} matches the filter.`);
     note.textContent = "Weighing the words …";
     const question = { id, hits: neighbours.map((near) => near.id), similarity };
-    const { highlights } = await ask("/api/highlight", question, { signal, onProgress });
+    const onWeighing = (event) => (note.textContent = event.total ? "Weighing the words …" : progress(event));
+    const { highlights } = await ask("/api/highlight", question, { signal, onProgress: onWeighing });
     highlights.forEach((hit, k) => fold(cards[k].place, passage(hit.text, hit.passage, `What ${hit.name} has in common with the text`)));
     place.replaceChildren(passage(own.text, meanSpans(highlights), "What the text has in common with its neighbours"));
     note.textContent = `${counted(neighbours.length, "text")} of ${of.toLocaleString("en")}, nearest first.`;
