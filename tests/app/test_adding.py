@@ -204,6 +204,17 @@ def test_what_was_asked_before_is_answered_as_it_was(writable_path, tmp_path):
     assert new.get_query(key) is old.get_query(key) and new.has_cached_parts(old.ids[3])
 
 
+def test_the_next_request_does_not_wait_for_a_job_that_was_answered():
+    async def play() -> list[dict[str, object]]:
+        queue = JobQueue()
+        events = [await queue.submit("me", lambda: "done").next_event() for _ in range(300)]
+        queue.close()
+        return events
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(asyncio.run, play()).result() == [{"answer": "done"}] * 300
+
+
 def test_persistent_jobs_finish_after_their_client_left():
     started, go = threading.Event(), threading.Event()
 

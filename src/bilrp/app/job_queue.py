@@ -121,24 +121,29 @@ class JobQueue:
         with self._lock:
             job: Job | None = self.jobs[0]
         while job is not None:
-            self._run(job)
+            event = self._run(job)
             with self._lock:
-                del self.jobs[0]
-                job = self.jobs[0] if self.jobs else None
+                del self.jobs[0]  # before its client knows, whose next request would wait for it
+                following = self.jobs[0] if self.jobs else None
+                if event is None:
+                    self._drop(job)
+            if event is not None:
+                job.emit(**event)
+            job = following
 
-    def _run(self, job: Job) -> None:
+    def _run(self, job: Job) -> dict[str, object] | None:
+        """Return {answer} or {error}; None if the job was cancelled."""
         try:
             if job.cancelled.is_set():
-                raise Cancelled
+                return None
             with report_progress_to(job.on_progress):
                 answer = job.work()
-            self.completed_count += 1
-            job.emit(answer=answer)
         except Cancelled:
-            with self._lock:
-                self._drop(job)
+            return None
         except Exception as error:
-            job.emit(error=error)
+            return {"error": error}
+        self.completed_count += 1
+        return {"answer": answer}
 
     def close(self) -> None:
         """Cancel all jobs and stop the worker."""
