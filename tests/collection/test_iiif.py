@@ -326,3 +326,46 @@ def test_other_json_is_one_line(tmp_path, text, message):
     (tmp_path / "m.json").write_text(text)
     with pytest.raises(InputError, match=message):
         list(iiif.iter_manifest(tmp_path / "m.json", tmp_path))
+
+
+def make_canvas(
+    image: str, width: object = 40, *, target: str = "", label: object = "page", name: str = "c"
+) -> dict:
+    painting = {"body": {"id": image}, "target": target}
+    return {"id": name, "label": label, "width": width, "height": 30, "items": [{"items": [painting]}]}
+
+
+@pytest.mark.parametrize(
+    ("canvas", "message"),
+    [
+        (make_canvas("a.png", 10**400), "width and height are not numbers"),
+        (make_canvas("a.png", float("inf")), "width and height are not numbers"),
+        (make_canvas("a%00.png"), "not the name of a file"),
+        (make_canvas("x" * 5000), "not the name of a file"),
+        (make_canvas("loop.png"), "not the name of a file"),
+        (make_canvas("http://[x/y.png"), "not an address"),
+        (make_canvas("http://h:99999999/y.png"), "not an address"),
+        (make_canvas(f"http://{'a' * 80}.com/y.png"), "not an address"),
+    ],
+)  # fmt: skip
+def test_a_canvas_that_cannot_be_read_does_not_lose_the_others(tmp_path, canvas, message, caplog):
+    (tmp_path / "a.png").write_bytes(draw("p1"))
+    (tmp_path / "loop.png").symlink_to("loop.png")
+    nested: list = ["deep"]
+    for _ in range(300):
+        nested = [nested]
+    others = [
+        make_canvas("a.png", label=nested, name=chr(0xD800)),
+        make_canvas("a.png", target="c#xywh=1.2.3,0,1,1", name="d"),
+    ]
+    manifest = {"type": "Manifest", "items": [canvas, *others]}
+    (tmp_path / "m.json").write_text(json.dumps(manifest))
+    items = list(iiif.iter_manifest(tmp_path / "m.json", tmp_path))
+    assert [each.metadata["canvas"] for each in items] == ["\\ud800", "d"]
+    assert message in caplog.text
+
+
+def test_an_own_column_called_iiif_is_no_canvas():
+    assert iiif.find_canvas({"iiif": "yes"}) is None
+    with pytest.raises(InputError, match="damaged"):
+        iiif.find_canvas({"iiif": "{}"})

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote, urljoin
 
 from bilrp.collection.sources import SourceItem
-from bilrp.collection.table_rows import clean_name
+from bilrp.collection.table_rows import clean_name, escape_surrogates
 from bilrp.errors import InputError, to_printable, wrap_errors
 from bilrp.inputs import Canvas, read_canvas
 from bilrp.io import files, web
@@ -29,9 +29,12 @@ MAX_IMAGE_SIDE_PIXELS = 3000
 MAX_MANIFEST_BYTES = 64_000_000
 MAX_IMAGE_BYTES = 64_000_000
 MAX_CANVASES = 20_000
+MAX_CANVAS_SIDE = 10_000_000  # in the units of the canvas
 MAX_METADATA_PAIRS = 40
+MAX_LABEL_DEPTH = 8  # lists in lists
 MAX_TEXT_CHARACTERS = 2000  # of a value of metadata
 JSON_KINDS = ("application/json", "application/ld+json", "text/json", "text/plain")
+NUMBER = r"\d{1,9}(?:\.\d{0,9})?"
 CANVAS_COLUMN = "iiif"
 """Column of a collection that has the canvas of each item, as JSON."""
 log = logging.getLogger("bilrp")
@@ -79,7 +82,7 @@ def _read_manifest(source: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the manifest of a path or an address."""
     shown = to_printable(source)
     if web.is_address(source):
-        host = urlsplit(str(source)).hostname or ""
+        host = web.split_address(str(source))[0]
         data = web.fetch(str(source), kinds=JSON_KINDS, max_bytes=MAX_MANIFEST_BYTES, host=host)
     else:
         path = Path(source)
@@ -124,16 +127,16 @@ def _read_canvas(entry: Mapping[str, Any], manifest: Mapping[str, Any], number: 
     if not identifier:
         raise InputError("it has no id")
     given = [entry.get(side) or body.get(side) for side in ("width", "height")]
-    sizes = [float(size) for size in given if isinstance(size, int | float) and size > 0]
+    sizes = [float(size) for size in given if type(size) in (int, float) and 0 < size <= MAX_CANVAS_SIDE]
     if len(sizes) != 2:
-        raise InputError("it has no width and height")
+        raise InputError(f"its width and height are not numbers from 1 to {MAX_CANVAS_SIDE}")
     service, kind = _find_service(body)
     image = _read_id(body)
     if not image and not service:
         raise InputError("its image has no id")
-    match = re.search(r"#xywh=(?:pixel:)?([\d.]+),([\d.]+),([\d.]+),([\d.]+)$", target)
+    match = re.search(rf"#xywh=(?:pixel:)?({NUMBER}),({NUMBER}),({NUMBER}),({NUMBER})$", target)
     x, y, width, height = map(float, match.groups()) if match else (0.0, 0.0, *sizes)
-    if not (width > 0 and height > 0):
+    if not (0 < width <= MAX_CANVAS_SIDE and 0 < height <= MAX_CANVAS_SIDE):
         raise InputError("its image has no extent")
     return Canvas(
         identifier, sizes[0], sizes[1], (x, y, x + width, y + height), _read_text(entry.get("label")) or f"canvas {number}",
@@ -187,7 +190,7 @@ class _ImageReader:
 
     def __init__(self, source: str | os.PathLike[str], folder: Path) -> None:
         self.address = str(source) if web.is_address(source) else ""
-        self.host = urlsplit(self.address).hostname or ""
+        self.host = web.split_address(self.address)[0]
         self.parent = None if self.address else Path(source).resolve().parent
         self.folder = folder
 
@@ -209,15 +212,18 @@ class _ImageReader:
         """Return the file next to a manifest on disk; None for an image on a server."""
         if web.is_address(image) or self.parent is None or not image:
             return None
-        path = (self.parent / unquote(image.removeprefix("file://"))).resolve()
-        if not path.is_relative_to(self.parent):
-            raise InputError(f"{to_printable(image)}: an image outside of the manifest's folder")
-        if not path.is_file():
-            raise InputError(f"{to_printable(image)}: no such file next to the manifest")
+        shown = to_printable(image[:200])
+        with wrap_errors(f"{shown}: not the name of a file"):  # too long, or with a null character
+            path = (self.parent / unquote(image.removeprefix("file://"))).resolve()
+            if not path.is_relative_to(self.parent):
+                raise InputError(f"{shown}: an image outside of the manifest's folder")
+            if not path.is_file():
+                raise InputError(f"{shown}: no such file next to the manifest")
         return path
 
     def _choose_address(self, canvas: Canvas) -> str:
         """Return the address of an image of at most `MAX_IMAGE_SIDE_PIXELS`, in the form of its service."""
+        web.split_address(canvas.service or canvas.image)
         if not canvas.service:
             return urljoin(self.address, canvas.image)
         service, kind = urljoin(self.address, canvas.service), canvas.service_type
@@ -246,25 +252,27 @@ class _ImageReader:
 
 def _read_id(values: Mapping[str, Any]) -> str:
     identifier = values.get("id") or values.get("@id")
-    return identifier if isinstance(identifier, str) else ""
+    return escape_surrogates(identifier) if isinstance(identifier, str) else ""
 
 
-def _read_text(value: object) -> str:
+def _read_text(value: object, depth: int = 0) -> str:
     """Return a label as text: a string, a language map (English, no language, or the first), or a list of either."""
+    if depth > MAX_LABEL_DEPTH:
+        return ""
     if isinstance(value, list):
-        return "; ".join(filter(None, map(_read_text, value)))[:MAX_TEXT_CHARACTERS]
+        return "; ".join(filter(None, (_read_text(each, depth + 1) for each in value)))[:MAX_TEXT_CHARACTERS]
     if isinstance(value, dict):
         if "@value" in value:
-            return _read_text(value["@value"])
+            return _read_text(value["@value"], depth + 1)
         first = next((value[language] for language in ("en", "none") if language in value), None)
-        return _read_text(first if first is not None else next(iter(value.values()), ""))
-    return "" if value is None else str(value)[:MAX_TEXT_CHARACTERS]
+        return _read_text(first if first is not None else next(iter(value.values()), ""), depth + 1)
+    return "" if value is None else escape_surrogates(str(value))[:MAX_TEXT_CHARACTERS]
 
 
 def _read_metadata(values: Mapping[str, Any]) -> dict[str, str]:
     """Return navDate, rights and the pairs of `metadata` by column."""
     read = {
-        name: str(values[name])
+        name: _read_text(values[name])
         for name in ("navDate", "rights", "license")
         if isinstance(values.get(name), str)
     }
@@ -280,5 +288,7 @@ def find_canvas(metadata: Mapping[str, Any]) -> Canvas | None:
     text = metadata.get(CANVAS_COLUMN)
     if not isinstance(text, str):
         return None
+    if not text.lstrip().startswith("{"):
+        return None  # a column of a user's own table that happens to have this name
     with wrap_errors("the IIIF canvas of an item is damaged"):
         return read_canvas(json.loads(text))

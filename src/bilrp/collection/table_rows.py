@@ -47,10 +47,19 @@ def read_id(value: Any, number: int) -> str:
     """Return the id of a record as text; empty if it has none."""
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return ""
-    key = str(value)
+    key = escape_surrogates(str(value))
     if len(key) > MAX_ID_CHARACTERS:
         raise InputError(f"the id of record {number} has {len(key)} characters, at most {MAX_ID_CHARACTERS}")
     return key
+
+
+def escape_surrogates(text: str) -> str:
+    """Return a text as valid UTF-8: halves of characters, which JSON allows, are escaped.
+
+    >>> escape_surrogates("caf" + chr(233) + chr(0xD800))
+    'café\\\\ud800'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def clean_name(name: str) -> str:
@@ -68,7 +77,9 @@ def to_scalar(value: Any) -> Scalar:
     """Return a value as bool, int, float, text or None: dates as ISO text, lists and dicts as JSON, NaN as None."""
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or isinstance(value, bool | str):
+    if isinstance(value, str):
+        return escape_surrogates(value)
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         return value if -(2**63) <= value < 2**63 else str(value)

@@ -33,6 +33,19 @@ def is_address(source: object) -> bool:
     return isinstance(source, str) and source.lower().startswith(("http://", "https://"))
 
 
+def split_address(address: str) -> tuple[str, int | None]:
+    """Return the host and the port of an address; the host is empty if there is none.
+
+    >>> split_address("https://example.org:8000/manifest.json")
+    ('example.org', 8000)
+    """
+    try:
+        parts = urlsplit(address)
+        return parts.hostname or "", parts.port
+    except ValueError as error:  # an unclosed [, or a port that is no number
+        raise InputError(f"{to_printable(address)}: not an address ({to_printable(error)})") from None
+
+
 def fetch(address: str, *, kinds: tuple[str, ...], max_bytes: int, host: str = "") -> bytes:
     """Return what is at an address.
 
@@ -102,14 +115,16 @@ class _CheckedRedirects(urllib.request.HTTPRedirectHandler):
 
 def _check_address(address: str, host: str) -> None:
     """Raise for other schemes, and for private networks unless the user named the host."""
-    parts = urlsplit(address)
     shown = to_printable(address)
-    if not is_address(address) or not parts.hostname:
+    hostname, port = split_address(address)
+    if not is_address(address) or not hostname:
         raise InputError(f"{shown}: only http and https addresses are fetched")
-    if parts.hostname == host:
+    if hostname == host:
         return
     try:
-        entries = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(hostname, port or 80, type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise InputError(f"{shown}: not an address") from None
     except OSError:
         return  # a proxy may know it; else connecting fails
     if not all(ipaddress.ip_address(entry[4][0]).is_global for entry in entries):
