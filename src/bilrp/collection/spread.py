@@ -97,7 +97,15 @@ def read_times(graph: Graph, column: str) -> dict[int, Any]:
             f"{column} of {name} is {texts[wrong]!r}: give a number such as 1551 or a date such as 1551-03-02, or leave it "
             "empty where it is not known"
         )
-    return dict(numbers) if len(numbers) == len(texts) else dict(texts)
+    if len(numbers) == len(texts):
+        return dict(numbers)
+    odd = next((n for n, text in texts.items() if not DATE.match(text)), None)
+    if odd is not None:  # as texts, 900 would come after 1551-03-02
+        raise InputError(
+            f"{column} of {graph.network.nodes[odd]['name']} is {texts[odd]}, and others are dates: give all as dates with "
+            f"years of four digits, such as {texts[odd].split('.')[0].zfill(4)}"
+        )
+    return dict(texts)
 
 
 def format_time(value: Any) -> str:
