@@ -24,10 +24,13 @@ from PIL import Image as Pillow
 import bilrp
 from bilrp import collection
 from bilrp.collection.indexing import build_with_report
+from bilrp.collection.sources import iter_source_items
 from bilrp.collection.table_rows import parse_cells, to_scalar
+from bilrp.encoders.text.reader import TextReader
 from bilrp.errors import InputError, MismatchError
 from text_folders import ARCHITECTURES
 
+READS_TEXT = bilrp.Encoder(torch.nn.Flatten(), read=TextReader.__new__(TextReader))  # lists files, reads none
 RECORDS: list[dict[str, Any]] = [
     {"id": "a-1", "text": "A cat sat on the mat.", "lang": "en", "year": 2018, "score": 0.5, "ok": True},
     {
@@ -435,3 +438,31 @@ def test_search_with_a_condition_on_the_command_line(
     answer = json.loads(run("search", path, "--queries", tmp_path / "q.txt", "-k", "1", "--json"))
     assert [row["query"] for row in answer["queries"]] == ["A cat.", "It rains."]
     assert all(len(row["neighbours"]) == 1 for row in answer["queries"])
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('id,text\na,"never closed\nb,lost\n', "after line 1: unexpected end of data"),
+        ("id,text,text\na,b,c\n", "two columns are called 'text'"),
+        ("id,text,source,source_\na,b,c,d\n", "two columns are stored as source_"),
+        ("id,text,embedding\na,b,c\n", "the embedding of record 0 is not a list of numbers"),
+    ],
+)
+def test_tables_that_would_lose_something_are_refused(table: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(table)
+    with pytest.raises(InputError, match=message):
+        list(iter_source_items(tmp_path / "x.csv", READS_TEXT))
+
+
+def test_long_cells_and_the_first_mark_of_spreadsheets_are_read(tmp_path: Path) -> None:
+    long = "word " * 40_000
+    (tmp_path / "x.csv").write_text(f"\ufeffid,text\na,{long}\n")
+    (item,) = iter_source_items(tmp_path / "x.csv", READS_TEXT)
+    assert (item.key, item.content) == ("a", long.strip())
+
+
+def test_a_text_is_no_path_and_a_missing_file_no_text() -> None:
+    assert [item.content for item in iter_source_items("word " * 1000, READS_TEXT)] == ["word " * 1000]
+    with pytest.raises(InputError, match="no such file"):
+        list(iter_source_items("mistyped.csv", READS_TEXT))

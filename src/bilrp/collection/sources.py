@@ -24,13 +24,14 @@ from bilrp.collection.table_rows import clean_name, iter_rows, parse_cells, read
 from bilrp.encoder import Encoder, InputLike
 from bilrp.encoders.image_files import SUFFIXES, check_image_file
 from bilrp.encoders.text.reader import TextReader
-from bilrp.errors import InputError, describe_error
+from bilrp.errors import InputError, describe_error, wrap_errors
 from bilrp.io.files import is_partial
 
 DEFAULT_TEXT_COLUMNS = ("text", "sentence", "caption", "title")  # the first that a table has
 TABLE_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TABLE_SUFFIXES = (*TABLE_DELIMITERS, ".jsonl", ".ndjson", ".parquet")
 FILE_COLUMNS = ("file", "path", "image")  # the first that a record has
+MAX_CELL_CHARACTERS = 2**31 - 1
 RECORD_STAMP = "record"  # first word of a record's stamp
 
 
@@ -150,9 +151,9 @@ def iter_source_items(
     texts = isinstance(encoder.read, TextReader)
     if isinstance(source, str | os.PathLike):
         path = Path(source)
-        if path.exists():
+        if _exists(path):
             yield from _from_path(path, texts, column)
-        elif texts and isinstance(source, str):
+        elif texts and isinstance(source, str) and not is_file_name(source):
             yield _text_item(source, "", "")
         else:
             raise InputError(f"{path}: no such file or folder")
@@ -169,16 +170,28 @@ def iter_source_items(
 def _from_list_entry(entry: str | os.PathLike[str], texts: bool, column: str | None) -> Iterator[SourceItem]:
     """Yield the inputs of one list entry: a path if it exists, else a text if the encoder reads texts."""
     path = Path(entry)
-    try:
-        exists = path.exists()
-    except (OSError, ValueError):  # not a valid file name
-        exists = False
-    if exists:
+    if _exists(path):
         yield from _from_path(path, texts, column)
     elif texts or not isinstance(entry, os.PathLike):
         yield _text_item(str(entry), "", "")
     else:
         yield SourceItem(path, path.name, "", str(path))  # reading it reports the missing file
+
+
+def is_file_name(text: str) -> bool:
+    """Return whether a text is the name of a file of texts, which is a mistake if there is no such file.
+
+    >>> is_file_name("notes.txt"), is_file_name("I read notes.txt")
+    (True, False)
+    """
+    return text.lower().endswith((".txt", *TABLE_SUFFIXES)) and not re.search(r"\s", text)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # not a valid file name, such as a long text
+        return False
 
 
 def _text_item(text: str, group: str, source: str) -> SourceItem:
@@ -220,7 +233,13 @@ def make_source_item(
             f"{FILE_COLUMNS[0]!r}; its columns are {', '.join(map(str, record))}"
         )
     used = {text_column or file_column, "id", "name", "group", "embedding"}
-    metadata = {clean_name(str(name)): to_scalar(value) for name, value in record.items() if name not in used}
+    metadata: dict[str, Any] = {}
+    for name, value in record.items():
+        if name not in used:
+            cleaned = clean_name(str(name))
+            if cleaned in metadata:
+                raise InputError(f"two columns are stored as {cleaned}, one is {str(name)!r}: rename it")
+            metadata[cleaned] = to_scalar(value)
     if text_column is not None:
         content: Any = str(record[text_column])
         shown = _shorten(content)
@@ -228,6 +247,8 @@ def make_source_item(
         content = Path(folder or "", str(record[file_column or ""]))
         shown, source = content.name, str(content.resolve())
     embedding = record.get("embedding")
+    with wrap_errors(f"the embedding of record {number} is not a list of numbers"):
+        vector = None if embedding is None else np.asarray(embedding, dtype=np.float32)
     return SourceItem(
         content,
         str(record.get("name") or shown),
@@ -235,7 +256,7 @@ def make_source_item(
         source,
         key=read_id(record.get("id"), number),
         metadata=metadata,
-        embedding=None if embedding is None else np.asarray(embedding, dtype=np.float32),
+        embedding=vector,
     )
 
 
@@ -300,11 +321,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     if suffix == ".parquet":
         return [dict(row) for row in iter_rows(path)]
     if suffix in TABLE_DELIMITERS:
-        reader = csv.DictReader(io.StringIO(_read_file(path)), delimiter=TABLE_DELIMITERS[suffix])
-        names = list(reader.fieldnames or ())
-        rows = [
-            {name: row.get(name) for name in names} for row in reader
-        ]  # cells beyond the header have no name
+        rows = _read_cells(path, TABLE_DELIMITERS[suffix])
         return parse_cells(rows, keep=("id", "name", "group", *DEFAULT_TEXT_COLUMNS))
     try:
         objects = [json.loads(line) for line in _read_file(path).splitlines() if line.strip()]
@@ -315,9 +332,28 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     return objects
 
 
+def _read_cells(path: Path, delimiter: str) -> list[dict[str, Any]]:
+    """Return the rows of a text table; cells beyond the header have no name, and are left out."""
+    limit = csv.field_size_limit(MAX_CELL_CHARACTERS)
+    try:
+        # strict: else a quotation mark that is never closed makes one cell of all that follows
+        reader = csv.DictReader(io.StringIO(_read_file(path), newline=""), delimiter=delimiter, strict=True)
+        names = list(reader.fieldnames or ())
+        twice = next((name for name in names if name and names.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{path}: two columns are called {twice!r}: rename one")
+        return [{name: row.get(name) for name in names} for row in reader]
+    except csv.Error as error:
+        raise InputError(
+            f"{path}, after line {reader.line_num}: {error}: check the quotation marks there"
+        ) from None
+    finally:
+        csv.field_size_limit(limit)
+
+
 def _read_file(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # spreadsheets write a mark first
     except OSError as error:
         raise InputError(f"{path}: {describe_error(error)}") from None
     except UnicodeDecodeError:
