@@ -466,3 +466,25 @@ def test_a_text_is_no_path_and_a_missing_file_no_text() -> None:
     assert [item.content for item in iter_source_items("word " * 1000, READS_TEXT)] == ["word " * 1000]
     with pytest.raises(InputError, match="no such file"):
         list(iter_source_items("mistyped.csv", READS_TEXT))
+
+
+def test_conditions_never_find_inputs_that_failed(encoder: bilrp.Encoder, tmp_path: Path) -> None:
+    rows = [{"id": "a", "text": "A cat."}, {"id": "b", "text": ""}, {"id": "c", "text": "A dog."}]
+    built = collection.build(rows, encoder, tmp_path / "x.lance")
+    assert len(built.failed) == 1
+    for where in ("1=1", "failed IS NULL", "failed IS NOT NULL OR 1=1", "1=1) OR (1=1"):
+        assert len(built.nearest(0, 3, where=where)) == 2
+
+
+@pytest.mark.parametrize("k", [0, -1, 1.5, "3", None])
+def test_numbers_of_neighbours_are_checked(k: Any, encoder: bilrp.Encoder, tmp_path: Path) -> None:
+    built = collection.build(RECORDS, encoder, tmp_path / "x.lance")
+    with pytest.raises(InputError, match="whole number and at least 1"):
+        built.nearest(0, k)
+    if k is not None:
+        with pytest.raises(InputError, match="whole number and at least 1"):
+            built.graph(k)
+    with pytest.raises(InputError, match="threshold"):
+        built.graph(1, threshold=float("nan"))
+    with pytest.raises(InputError, match="no cluster was found"):
+        built.clusters()  # four items are fewer than a cluster

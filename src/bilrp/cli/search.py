@@ -202,11 +202,11 @@ def _search_many(
 ) -> None:
     """Search for each line of a file; inputs are encoded in batches, and the items are read once."""
     from bilrp.cli.input_hints import check_query
-    from bilrp.cli.texts import MAX_TEXT_BYTES
+    from bilrp.cli.texts import MAX_TEXT_BYTES, read_text
     from bilrp.io import files
 
     lines = (
-        sys.stdin.read()
+        read_text(queries)
         if queries == "-"
         else files.read_text(queries, kind="text", max_bytes=MAX_TEXT_BYTES)
     )
@@ -430,7 +430,7 @@ def with_full_view(collection: Collection, decomposition: Decomposition, query: 
 
 def resolve_query(collection: Collection, query: str) -> Any:
     """Return an item's number or id, or the query itself if it is a file or a text."""
-    if query.isascii() and query.isdigit() and int(query) < len(collection):
+    if re.fullmatch(r"[0-9]{1,18}", query) and int(query) < len(collection):
         return int(query)
     if collection.position(query) is not None:
         return query
@@ -460,7 +460,8 @@ def find_regions_in_box(decomposition: Decomposition, part: str) -> list[int]:
     """Return the regions whose centre is in a box X,Y,W,H of the image file."""
     from bilrp.inputs import Image
 
-    box = [float(n) for n in part.split(",")] if re.fullmatch(r"[\d.]+(,[\d.]+){3}", part) else []
+    number = r"\d{1,9}(?:\.\d{0,9})?"
+    box = [float(n) for n in part.split(",")] if re.fullmatch(rf"{number}(,{number}){{3}}", part) else []
     region_boxes = decomposition.region_boxes
     if len(box) != 4 or region_boxes is None or not isinstance(decomposition.view, Image):
         raise InputError(f"--part {part}: give X,Y,W,H in pixels of the image, as in 120,40,200,160")
@@ -480,7 +481,7 @@ def find_word_regions(decomposition: Decomposition, words: str) -> list[int]:
     """Return the regions of words I to J of a text, counted from 1 without special tokens."""
     from bilrp.inputs import Text
 
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", words)
+    match = re.fullmatch(r"(\d{1,18})(?:-(\d{1,18}))?", words)
     if match is None or not isinstance(decomposition.view, Text):
         raise InputError(f"--words {words}: give I-J, words of a text counted from 1, as in 3-5")
     regions: Sequence[int] = [i for i, span in enumerate(decomposition.view.spans) if span is not None]

@@ -235,6 +235,8 @@ def label_rows(
     if rows.shape[1] > MAX_DIMENSIONS and len(rows) > MAX_DIMENSIONS:
         decomposition = import_optional("sklearn.decomposition", "clusters", "clusters")
         rows = decomposition.PCA(MAX_DIMENSIONS, random_state=seed).fit_transform(rows)
+    if len(rows) < min_size:
+        return np.full(len(rows), -1)  # HDBSCAN refuses them
     return cluster.HDBSCAN(min_cluster_size=max(2, min_size), copy=True).fit_predict(rows)
 
 

@@ -20,7 +20,14 @@ from bilrp.collection import iiif, packed_parts, parts_table, tables, thumbnails
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.description import check_encoder, check_origin, load_encoder, read_description
 from bilrp.collection.items_table import ItemsTable
-from bilrp.collection.neighbours import MeanContrast, Neighbour, Query, find_many, make_neighbours
+from bilrp.collection.neighbours import (
+    MeanContrast,
+    Neighbour,
+    Query,
+    check_count,
+    find_many,
+    make_neighbours,
+)
 from bilrp.collection.packed_parts import PackedParts
 from bilrp.collection.parts_table import PartsTable
 from bilrp.collection.sources import SourceItem, decode_path, parse_content_hash
@@ -367,8 +374,7 @@ class Collection:
             where: Only items that match this SQL condition on their metadata, such as "lang = 'en' AND year > 2019";
                 the search is then exact.
         """
-        if k < 1:
-            raise InputError(f"k must be at least 1, got {k}")
+        check_count(k)
         similarity = self.resolve_similarity(similarity)
         by_part = part is not None or without is not None
         given = as_vector(query, self.width)

@@ -19,6 +19,7 @@ import numpy as np
 from bilrp.collection import edge_reasons, page_numbers, spread
 from bilrp.collection.edge_reasons import EdgeReason, SharedPart
 from bilrp.collection.embedding_norms import normalize_rows
+from bilrp.collection.neighbours import check_count
 from bilrp.collection.spread import Spread
 from bilrp.errors import InputError, import_optional
 from bilrp.findings.number_copies import CopiedBlock, PageNumbers, find_copies
@@ -187,8 +188,10 @@ def build_graph(
         collection: The collection.
         k, threshold, mutual, by, similarity, progress: As for `Collection.graph`.
     """
-    if k is not None and k < 1:
-        raise InputError(f"k must be at least 1, got {k}")
+    if k is not None:
+        check_count(k)
+    if threshold is not None and not (isinstance(threshold, int | float) and threshold == threshold):
+        raise InputError(f"threshold must be a number, got {threshold!r}")
     if by not in (None, "embedding", "numbers"):
         raise InputError(f'by must be "embedding" or "numbers", got {by!r}')
     by = by or ("numbers" if page_numbers.has_numbers(collection) else "embedding")

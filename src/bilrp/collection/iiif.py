@@ -126,7 +126,7 @@ def _read_canvas(entry: Mapping[str, Any], manifest: Mapping[str, Any], number: 
     identifier, manifest_id = (_read_id(each) for each in (entry, manifest))
     if not identifier:
         raise InputError("it has no id")
-    given = [entry.get(side) or body.get(side) for side in ("width", "height")]
+    given: list[Any] = [entry.get(side) or body.get(side) for side in ("width", "height")]
     sizes = [float(size) for size in given if type(size) in (int, float) and 0 < size <= MAX_CANVAS_SIDE]
     if len(sizes) != 2:
         raise InputError(f"its width and height are not numbers from 1 to {MAX_CANVAS_SIDE}")

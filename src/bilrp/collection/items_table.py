@@ -122,14 +122,16 @@ class ItemsTable:
     def find(self, where: str) -> np.ndarray:
         """Return the positions of the items that match a SQL condition, ascending."""
         try:
-            rows = self.dataset.to_table(columns=["id"], filter=f"({where}) AND failed IS NULL")
+            # as it is: joined with another condition, 1=1) OR (1=1 would also find inputs that failed
+            rows = self.dataset.to_table(columns=["id", "failed"], filter=where)
         except (OSError, ValueError, RuntimeError) as error:
             names = [name for name in self.dataset.schema.names if name not in HIDDEN_COLUMNS]
             raise InputError(
-                f"the condition {where!r} cannot be used ({tables.error_message(error)}): compare columns with values, as "
-                f"in \"lang = 'en' AND year > 2019\"; the columns are {', '.join(names)}"
+                f"the condition {where[:200]!r} cannot be used ({tables.error_message(error)}): compare columns with "
+                f"values, as in \"lang = 'en' AND year > 2019\"; the columns are {', '.join(names)}"
             ) from None
-        return np.unique(np.array([self.by_id[key] for key in rows.column("id").to_pylist()], dtype=np.int64))
+        found = rows.filter(rows.column("failed").is_null()).column("id").to_pylist()
+        return np.unique(np.array([self.by_id[key] for key in found], dtype=np.int64))
 
     # ------------------------------------------------------------ embeddings
 

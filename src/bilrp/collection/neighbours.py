@@ -88,6 +88,12 @@ def make_neighbours(
     ]
 
 
+def check_count(k: object) -> None:
+    """Raise `InputError` unless k is a number of neighbours: a whole number of at least 1."""
+    if not isinstance(k, int | np.integer) or k < 1:
+        raise InputError(f"k must be a whole number and at least 1, got {k!r}")
+
+
 def find_many(
     collection: Collection,
     queries: Sequence[Query] | np.ndarray,
@@ -106,8 +112,7 @@ def find_many(
         where: SQL condition on the items, or None.
         share: (query, its norm for cosine) → (position → what each region of the query contributes).
     """
-    if k < 1:
-        raise InputError(f"k must be at least 1, got {k}")
+    check_count(k)
     if isinstance(queries, str) or not isinstance(queries, Sequence | np.ndarray | Tensor):
         raise InputError("nearest_many takes a list of queries or vectors; for one query use nearest")
     vectors = embed_queries(collection, list(queries))

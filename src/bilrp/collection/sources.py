@@ -334,10 +334,10 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
 
 def _read_cells(path: Path, delimiter: str) -> list[dict[str, Any]]:
     """Return the rows of a text table; cells beyond the header have no name, and are left out."""
+    # strict: else a quotation mark that is never closed makes one cell of all that follows
+    reader = csv.DictReader(io.StringIO(_read_file(path), newline=""), delimiter=delimiter, strict=True)
     limit = csv.field_size_limit(MAX_CELL_CHARACTERS)
     try:
-        # strict: else a quotation mark that is never closed makes one cell of all that follows
-        reader = csv.DictReader(io.StringIO(_read_file(path), newline=""), delimiter=delimiter, strict=True)
         names = list(reader.fieldnames or ())
         twice = next((name for name in names if name and names.count(name) > 1), None)
         if twice is not None:
