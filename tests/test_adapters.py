@@ -266,3 +266,14 @@ def test_what_is_not_a_hit_is_refused(encoder: bilrp.Encoder) -> None:
     with pytest.raises(InputError, match="no metadata to write to"):
         attach_highlights(encoder, QUERY, [{"id": 1, "text": "It rains."}])
     assert highlight_hits(encoder, QUERY, []) == []
+
+
+def test_lists_that_do_not_fit_and_negative_ids_are_refused() -> None:
+    with pytest.raises(InputError, match="2 distances and 1 ids"):
+        read_hits((np.zeros((1, 2)), np.zeros((1, 1), int)), texts=TEXTS)
+    with pytest.raises(InputError, match="hit -2 is not in texts"):
+        read_hits((np.zeros((1, 1)), np.full((1, 1), -2)), texts=TEXTS)
+    with pytest.raises(InputError, match="different lengths"):
+        read_hits({"ids": [["a", "b"]], "documents": [["one"]]})
+    with pytest.raises(InputError, match="different lengths"):
+        read_hits({"ids": None, "documents": ["one"]})

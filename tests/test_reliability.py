@@ -199,3 +199,10 @@ def test_weights_raise_the_precision_of_number_matches_on_smudged_pages(data):
     assert measured.matches > 100
     assert measured.weighted_precision > measured.precision + 0.02
     assert measured.reliable_precision > measured.precision + 0.03 and measured.reliable_recall > 0.4
+
+
+@pytest.mark.parametrize("wrong", [["a", "b"], {}, object(), [1j, 1j], [float("nan"), 1.0]])
+def test_weights_that_are_no_numbers_are_refused(wrong):
+    side = bilrp.decompose(torch.nn.Linear(2, 3), torch.ones(1, 2))
+    with pytest.raises(InputError, match="reliability must be"):
+        side.weight(wrong)

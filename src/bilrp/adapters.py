@@ -185,6 +185,10 @@ def _read_arrays(scores: Any, ids: Any, texts: Texts | None) -> list[Hit]:
         raise InputError(
             f"these are hits of {len(ids)} queries: highlight one at a time, (distances[n], ids[n])"
         )
+    if scores.size != ids.size:
+        raise InputError(
+            f"there are {scores.size} distances and {ids.size} ids: give one of each for each hit"
+        )
     pairs = zip(scores.reshape(-1).tolist(), ids.reshape(-1).tolist(), strict=True)
     return [
         Hit(number, _find_text(texts, number), score, source=number)
@@ -207,7 +211,10 @@ def _read_columns(result: Mapping[str, Any]) -> list[Hit]:
                 f"these are hits of {len(ids)} queries: query with one text or embedding at a time"
             )
         columns = {name: None if each is None else each[0] for name, each in columns.items()}
-    count = len(columns["ids"])
+    lengths = {name: len(each) for name, each in columns.items() if each is not None}
+    if columns["ids"] is None or len(set(lengths.values())) > 1:
+        raise InputError(f"a hit has one of each, and these lists have different lengths: {lengths}")
+    count = lengths["ids"]
     rows: Any = zip(*([None] * count if each is None else each for each in columns.values()), strict=True)
     return [
         Hit(key, document, distance, dict(metadata or {}), key) for key, document, metadata, distance in rows
@@ -256,6 +263,8 @@ def _take_text(fields: dict[str, Any], number: Any, texts: Texts | None, text_fi
 
 def _find_text(texts: Texts, number: Any) -> str:
     try:
+        if isinstance(number, int) and number < 0 and not isinstance(texts, Mapping):
+            raise IndexError  # Python would count from the end
         return str(texts[number])
     except (KeyError, IndexError, TypeError):
         raise InputError(f"hit {number} is not in texts: give the passages of the whole index") from None

@@ -19,7 +19,7 @@ from bilrp.encoder import (
     diff_origins,
 )
 from bilrp.engine.plan import Plan
-from bilrp.errors import InputError, MismatchError
+from bilrp.errors import InputError, MismatchError, wrap_errors
 from bilrp.inputs import Image, Text, View
 from bilrp.io import schema, store
 from bilrp.regions import Regions, RegionSpec
@@ -268,7 +268,10 @@ def serialize_decomposition(d: Decomposition) -> tuple[dict[str, Tensor], dict[s
 
 def _check_weights(reliability: Weights, regions: Regions) -> Tensor:
     """Return one weight in [0, 1] for each region."""
-    weights = torch.as_tensor(reliability).detach()
+    with wrap_errors("reliability must be numbers between 0 and 1"):
+        weights = torch.as_tensor(reliability).detach()
+    if weights.is_complex():
+        raise InputError("reliability must be numbers between 0 and 1, and these are complex")
     weights = weights if weights.is_floating_point() else weights.to(torch.get_default_dtype())
     if weights.shape != (regions.count,):
         shape = tuple(regions.labels.shape)

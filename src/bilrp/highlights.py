@@ -269,15 +269,16 @@ class HighlightContrast:
     def summary(self, k: int = 3) -> str:
         """Return in one sentence which passage is closer, and the k words of each text that decide most."""
         name = self.toward.sides[0].similarity.replace("_", " ")
-        closer = "the passage that was got" if self.score >= 0 else "the wanted passage"
+        closer = "the passage that was got" if self.score > 0 else "the wanted passage"
         lists = (
             ("the query", sorted(self.query, key=lambda s: -abs(s.weight))),
             ("what was got", sorted(self.got, key=lambda s: -s.weight)),
             ("what was wanted", sorted(self.wanted, key=lambda s: s.weight)),
         )
         words = "; ".join(f"in {side}: {_list_words(spans[:k])}" for side, spans in lists if spans)
+        said = f"The query is closer to {closer}" if self.score else "The query is as close to both passages"
         return (
-            f"The query is closer to {closer}: {name} {self.toward.score:.4f} against {self.against.score:.4f}. "
+            f"{said}: {name} {self.toward.score:.4f} against {self.against.score:.4f}. "
             f"What decides, positive for what was got, {words}."
         )
 
