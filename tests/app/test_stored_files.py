@@ -16,7 +16,7 @@ from bilrp.app.collection_session import CollectionSession
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "long"])
 def test_no_file_next_to_the_tables_blocks_the_app(writable_path: Path, kind: str) -> None:
-    """A pipe that nobody writes to, a device without an end, a sparse file of a terabyte: each counts as absent."""
+    """A pipe without a writer, a device without an end, a sparse file of a terabyte: each counts as absent."""
     path = writable_path / cached_results.CACHE_FOLDER / "map.json"
     path.parent.mkdir()
     if kind == "pipe":
@@ -32,5 +32,5 @@ def test_no_file_next_to_the_tables_blocks_the_app(writable_path: Path, kind: st
     worker.start()
     worker.join(60)
     assert not worker.is_alive(), "the worker waits for a pipe"
-    assert set(answers[0]) == {"by", "holds", "places"}
+    assert set(answers[0]) == {"by", "clusters", "holds", "places"}
     assert path.is_file() and not path.is_symlink(), "what was made is kept in its place"
