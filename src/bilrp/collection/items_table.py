@@ -130,8 +130,8 @@ class ItemsTable:
                 f"the condition {where[:200]!r} cannot be used ({tables.error_message(error)}): compare columns with "
                 f"values, as in \"lang = 'en' AND year > 2019\"; the columns are {', '.join(names)}"
             ) from None
-        found = rows.filter(rows.column("failed").is_null()).column("id").to_pylist()
-        return np.unique(np.array([self.by_id[key] for key in found], dtype=np.int64))
+        readable = rows.filter(rows.column("failed").is_null()).column("id").to_pylist()
+        return np.unique(np.array([self.by_id[key] for key in readable], dtype=np.int64))
 
     # ------------------------------------------------------------ embeddings
 
