@@ -2,6 +2,7 @@
 
     python benchmarks/results.py                      list what disagrees (a quick test does, too)
     python benchmarks/results.py adopt NAME COMMAND   take the figures of NAME from its page: COMMAND measured them
+                                                      (NAME changed: of all tables and paragraphs that differ)
     python benchmarks/results.py update               write the figures into the pages, drop those that no page shows
 
 `<!-- results: NAME -->` on a line of its own says that the table or paragraph below has the figures of NAME: all cells of
@@ -187,16 +188,23 @@ def adopt(name: str, command: str) -> None:
     """Take the figures of a block from its page into the file, with the command, commit and date.
 
     Args:
-        name: Name in the mark.
+        name: Name in the mark; "changed": all that differ from the file.
         command: What measured them.
     """
     results = read_results()
-    (content,) = [block.content for block in list_blocks() if block.name == name]
+    stored = {key: result["content"] for key, result in results.items()}
+    contents = {
+        block.name: block.content
+        for block in list_blocks()
+        if block.name == name or (name == "changed" and block.content != stored.get(block.name))
+    }
+    if not contents:
+        raise SystemExit(f"no page has <!-- results: {name} -->, or it has the figures of the file")
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
-    results[name] = {"command": command, "commit": commit, "date": str(date.today()), "content": content}
-    write_results(results)
+    entry = {"command": command, "commit": commit, "date": str(date.today())}
+    write_results(results | {key: {**entry, "content": content} for key, content in contents.items()})
 
 
 def update() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -77,5 +78,10 @@ def test_a_changed_figure_is_noticed_and_can_be_adopted_or_updated(
     assert results.read_results() == faster
     assert results.find_disagreements(results.read_results()) == []
     assert page.read_text() == text.replace("**.63**", "**.31**").replace("takes .6", "takes .31")
+    results.write_results({"speed": stored})  # the page has .31 by now
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout="1234567\n"))
+    results.adopt("changed", "measured again")
+    adopted = results.read_results()["speed"]
+    assert adopted["content"] == faster["speed"]["content"] and adopted["commit"] == "1234567"
     assert "is not in" in results.find_disagreements({})[0]
     assert "which no page shows" in results.find_disagreements({**faster, "other": stored})[-1]
