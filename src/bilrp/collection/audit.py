@@ -66,13 +66,18 @@ class Suspect:
     @property
     def attracts(self) -> bool:
         """Whether items with it are neighbours more often than chance."""
+        return self.gathered >= MIN_ATTRACTION * len(self.carriers)
+
+    @property
+    def gathered(self) -> float:
+        """(attraction − chance) · number of carriers: the ranking of what many items have in common."""
         if self.attraction is None or self.chance is None:
-            return False
-        return self.attraction - self.chance >= MIN_ATTRACTION
+            return 0.0
+        return (self.attraction - self.chance) * len(self.carriers)
 
     @property
     def excess(self) -> float:
-        """(share − area) · number of pairs: the ranking of suspects."""
+        """(share − area) · number of pairs: the ranking of borders and corners, and of what does not attract."""
         return (self.share - self.area) * len(self.pairs)
 
     def __str__(self) -> str:
@@ -142,7 +147,9 @@ def audit_collection(
             bar.advance()
     candidates = [*_find_common(grid, pair_maps, similarity), *_find_border(pair_maps)]
     suspected = (s for s in candidates if s.excess > 0 or s.attracts)
-    ranked = sorted(suspected, key=lambda s: (s.kind != "alike", not s.attracts, -s.excess))
+    ranked = sorted(
+        suspected, key=lambda s: (s.kind != "alike", -s.gathered if s.attracts else 0.0, -s.excess)
+    )
     suspects = tuple(_measure_change(collection, grid, suspect, positions, similarity) for suspect in ranked)
     maps = np.stack([(one.a + one.b) / 2 for one in pair_maps])
     unattributed = float(np.mean([abs(one.unattributed) for one in pair_maps]))
