@@ -31,6 +31,7 @@ MIN_COVERED = 0.3  # of the area that was asked for: with fewer common pixels, t
 MAX_EXTENDED = (
     0.5  # of the picture: common pixels beyond the area that reach further are a background, not the part
 )
+MAX_PART = 2 / 3  # of the picture: filling in 89 % of it restored 4 % of the neighbours
 MARGIN_PIXELS = 2  # around the common pixels: resizing blurs the edge of the part
 MIN_REGION_OVERLAP = 0.2  # of a region inside the part: the region belongs to the part
 MIN_MOVING_CARRIERS = 3  # inputs that show a part wherever it is: fewer say nothing about its shape
@@ -396,8 +397,11 @@ def locate_image_part(
         common = reached
     enough = int((common & inside).sum()) >= MIN_COVERED * int(inside.sum()) and len(carriers) > 2
     mask = grow(common, MARGIN_PIXELS) if enough else inside
-    if bool(mask.all()):
-        raise InputError("the part is the whole picture: give a smaller one")
+    size = float(mask.float().mean())
+    if size > MAX_PART:
+        raise InputError(
+            f"the part is {format_percent(size)} of the picture, and too little would be left: give a smaller one"
+        )
     return ImagePart(mask, template, tolerance)
 
 
