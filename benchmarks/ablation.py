@@ -30,7 +30,7 @@ from bilrp.decomposition import Decomposition
 from bilrp.encoder import read_item
 from bilrp.engine import costs, executor, memory, passes, plan_context, tapped_parts
 from bilrp.engine.executors import sparse, sparse_layout, sparse_native, tiles, windowed
-from bilrp.engine.passes import channels_first, max_pool_losers
+from bilrp.engine.passes import channels_first, fold_factors
 from bilrp.rules import (
     affine,
     attention,
@@ -218,10 +218,10 @@ MECHANISMS: dict[str, Mechanism] = {
         ),
         (plan_context.PlanContext.active_coordinates.func,),  # type: ignore[attr-defined]
     ),
-    "losers": Mechanism(
-        "zeros where a max-pooling loses",
-        ((pipeline, "rewrite", _rewrite_without(max_pool_losers.gate_losers)),),
-        (max_pool_losers,),
+    "factors": Mechanism(
+        "factors folded into the step before",
+        ((pipeline, "rewrite", _rewrite_without(fold_factors.fold_factors)),),
+        (fold_factors,),
     ),
     "channels-first": Mechanism(
         "channels first",

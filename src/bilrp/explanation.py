@@ -8,20 +8,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from bilrp.attribution import LinearForm
 from bilrp.covering import CoveredFinding, PairRuns
 from bilrp.decomposition import Decomposition, check_pair, deserialize_decomposition, serialize_decomposition
 from bilrp.encoder import (
-    MODEL_RUN_LOCK,
     CompositeLike,
     Encoder,
     EncoderOrPair,
     InputLike,
+    diff_origins,
     read_item,
     resolve_encoders,
 )
@@ -42,9 +43,10 @@ from bilrp.inputs import Item
 from bilrp.io import schema, store
 from bilrp.io.files import ANNOTATION_SUFFIXES, FIGURE_SUFFIXES, NUMBER_SUFFIXES, PAGE_SUFFIX, match_suffix
 from bilrp.pipeline import Mode, PreparedInput, decompose_item, prepare
-from bilrp.regions import RegionSpecs, as_spec_pair
+from bilrp.regions import RegionSpec, RegionSpecs, as_spec_pair
 from bilrp.reliability import ReliabilitySpecs, mean_pair_weight, score_without_weights, weight_sides
 from bilrp.similarity import Similarity, multiply_parts, resolve_similarity
+from bilrp.sparse_parts import PartsBlock, SparseParts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -483,6 +485,7 @@ def explain_items(
     progress: bool = False,
     max_regions: int | None = None,
     reliability: ReliabilitySpecs | None = None,
+    keep_parts: bool = False,
 ) -> Explanation:
     """Explain two inputs that `read_item` has read, each by its encoder.
 
@@ -491,11 +494,11 @@ def explain_items(
         a: The first input.
         b: The second input.
         similarity, regions, composite, project, mode, progress, max_regions, reliability: As for `explain`.
+        keep_parts: Whether the parts of both inputs will be needed; otherwise those of the larger input may be computed only
+            when they are first read.
     """
     encoders = encoder if isinstance(encoder, tuple) else (encoder, encoder)
     chosen = resolve_similarity(similarity, *(each.similarity for each in encoders))
-    if not chosen.any_size:
-        _check_sizes(encoders, a, b)
     sides = list(zip(encoders, (a, b), as_spec_pair(regions), strict=True))
     if max_regions is not None:
         prepared = [
@@ -508,15 +511,82 @@ def explain_items(
             explanation = pair(*weighted, similarity=chosen)
         return replace(explanation, runs=PairRuns(encoders, (a, b), chosen))
     # One after the other: only one recorded run is in memory at a time.
-    left, right = (
-        decompose_item(
-            encoder, item, regions=spec, composite=composite, project=project, mode=mode, progress=progress
-        )[None]
-        for encoder, item, spec in sides
+    small = int(b.x.numel() < a.x.numel())
+    reader, item, spec = sides[small]
+    ready = prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
+    known = ready.decompose(progress=progress)
+    del ready
+    reader, item, spec = sides[1 - small]
+    ready = prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
+    side: Literal[0, 1] = 0 if small else 1
+    can_pull = mode == "auto" and project is None and reliability is None and not keep_parts
+    explanation = None
+    if can_pull and ready.is_cheaper_to_pull(known.regions.count + 1):
+        explanation = _pull_pair(known, ready, side, reader, spec, composite, chosen)
+    if explanation is None:
+        other = ready.decompose(progress=progress)
+        left, right = (other, known) if small else (known, other)
+        if reliability is not None:
+            left, right = weight_sides((left, right), encoders, (a, b), reliability)
+        explanation = pair(left, right, similarity=chosen)
+    return replace(explanation, runs=PairRuns(encoders, (a, b), chosen))
+
+
+def _pull_pair(
+    known: Decomposition,
+    ready: PreparedInput,
+    side: Literal[0, 1],
+    encoder: Encoder,
+    spec: RegionSpec | None,
+    composite: CompositeLike | None,
+    similarity: Similarity,
+) -> Explanation | None:
+    """Explain by pulling the parts of the smaller input through the larger one, whose own parts wait until they are read.
+
+    R = P P'ᵀ for the dot product: its rows are pulls of the rows of P. None if the similarity is not linear in an embedding.
+
+    Args:
+        known: The smaller input.
+        ready: The larger input.
+        side: 0 if the larger input is the first, 1 if it is the second.
+        encoder, spec, composite: Of the larger input.
+        similarity: The similarity.
+    """
+
+    def build() -> tuple[PartsBlock, ...]:
+        # From a new run, since a kept one would hold all activations.
+        again = decompose_item(encoder, ready.item, regions=spec, composite=composite)[None]
+        if difference := diff_origins(origin, again.origin):
+            raise MismatchError(
+                f"explain again: since this explanation was made, the encoder changed in {difference}"
+            )
+        return SparseParts.from_dense(again.parts).blocks
+
+    origin, shape = ready.origin, (ready.regions.count, ready.embeddings[None].numel())
+    other = ready.attach_parts(ready.regions, SparseParts(build, shape))
+    first, second = (known, other) if side else (other, known)
+    similarity, score = _score_pair(first, second, similarity)
+    if similarity.has_self_terms:
+        return None
+    form = similarity.relevance_fn(first.embedding, second.embedding)
+    left, right = _reference_rows(first, second)
+    vectors = LinearForm(similarity, (first.embedding, second.embedding)).vectors(
+        side, torch.cat([known.parts, left if side else right])
     )
-    if reliability is not None:
-        left, right = weight_sides((left, right), encoders, (a, b), reliability)
-    return replace(pair(left, right, similarity=chosen), runs=PairRuns(encoders, (a, b), chosen))
+    values = ready.pull(vectors)
+    relevance, pulled = values[:, :-1], values[:, -1]
+    explanation = Explanation(
+        first,
+        second,
+        score,
+        relevance.T if side else relevance,
+        similarity.name,
+        is_distance=similarity.is_distance,
+    )
+    if first.reference is None and second.reference is None:
+        return explanation
+    terms = (form(known.parts, right)[:, 0], pulled) if side else (pulled, form(left, known.parts)[0])
+    return replace(explanation, reference_terms=terms, reference_score=float(form(left, right)))
 
 
 def refine_pair(
@@ -542,22 +612,6 @@ def refine_pair(
         finer = [side.split_regions(each, w) for side, each, w in zip(sides, refined, weights, strict=True)]
 
 
-def _check_sizes(encoders: tuple[Encoder, Encoder], a: Item, b: Item) -> None:
-    """Raise early if inputs of different shapes have embeddings of different sizes."""
-    if a.x.shape == b.x.shape and encoders[0] is encoders[1]:
-        return
-    with torch.no_grad(), MODEL_RUN_LOCK:
-        sizes = [
-            encoder.forward_fn(item.model_input)(item.x).numel()
-            for encoder, item in zip(encoders, (a, b), strict=True)
-        ]
-    if sizes[0] != sizes[1]:
-        raise MismatchError(
-            f"inputs of shape {tuple(a.x.shape)} and {tuple(b.x.shape)} have embeddings of {sizes[0]} and {sizes[1]} "
-            "coordinates: give the encoder inputs of one size, or an encoder that pools"
-        )
-
-
 def pair(
     a: Decomposition,
     b: Decomposition,
@@ -573,13 +627,7 @@ def pair(
         coordinates: use only these coordinates of the parts, where all others are zero in one of the two.
     """
     chosen = resolve_similarity(similarity, a.origin.get("similarity"), b.origin.get("similarity"))
-    check_pair(a, b, any_size=chosen.any_size)
-    chosen = chosen.for_shapes(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
-    score = chosen.score(a.embedding, b.embedding)
-    if not math.isfinite(score):
-        raise InputError(
-            f"the {chosen.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
-        )
+    chosen, score = _score_pair(a, b, chosen)
     p, q = _parts_for(chosen, a, b)
     self_terms = (multiply_parts(p, p), multiply_parts(q, q)) if chosen.has_self_terms else None
     if coordinates is not None:
@@ -599,6 +647,18 @@ def pair(
     return _add_reference_terms(explanation, chosen) if has_reference else explanation
 
 
+def _score_pair(a: Decomposition, b: Decomposition, similarity: Similarity) -> tuple[Similarity, float]:
+    """Return the similarity for these embeddings, and the score; raise if they do not belong together."""
+    check_pair(a, b, any_size=similarity.any_size)
+    chosen = similarity.for_shapes(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
+    score = chosen.score(a.embedding, b.embedding)
+    if not math.isfinite(score):
+        raise InputError(
+            f"the {chosen.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
+        )
+    return chosen, score
+
+
 def _parts_for(similarity: Similarity, a: Decomposition, b: Decomposition) -> tuple[Any, Any]:
     """Return dense parts, or sparse ones if both are sparse and the similarity needs only products."""
     p, q = a.stored_parts, b.stored_parts
@@ -609,15 +669,19 @@ def _parts_for(similarity: Similarity, a: Decomposition, b: Decomposition) -> tu
 def _add_reference_terms(explanation: Explanation, similarity: Similarity) -> Explanation:
     """⟨Δ + φ₀, Δ' + φ₀'⟩ = ⟨Δ, Δ'⟩ + ⟨Δ, φ₀'⟩ + ⟨φ₀, Δ'⟩ + ⟨φ₀, φ₀'⟩ for any bilinear form; a side without φ₀ has 0."""
     a, b = explanation.a, explanation.b
-    left, right = (
-        (torch.zeros_like(d.embedding) if d.reference is None else d.reference)[None] for d in (a, b)
-    )
+    left, right = _reference_rows(a, b)
     form = similarity.relevance_fn(a.embedding, b.embedding)
     one, other, both = form(a.parts, right)[:, 0], form(left, b.parts)[0], float(form(left, right))
     if similarity.has_self_terms:
         one, other = one + 2 * a.parts @ left[0], other + 2 * b.parts @ right[0]
         both += float(left.square().sum() + right.square().sum())
     return replace(explanation, reference_terms=(one, other), reference_score=both)
+
+
+def _reference_rows(a: Decomposition, b: Decomposition) -> tuple[Tensor, Tensor]:
+    """Return φ₀ and φ₀' as rows [1, h]; zeros for a side without a reference."""
+    rows = [torch.zeros_like(d.embedding) if d.reference is None else d.reference for d in (a, b)]
+    return rows[0][None], rows[1][None]
 
 
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:

@@ -28,7 +28,7 @@ from bilrp.encoder import (
     resolve_regions,
 )
 from bilrp.engine import memory
-from bilrp.engine.executor import compute_parts, pull_vectors
+from bilrp.engine.executor import compute_parts, is_cheaper_to_pull, pull_vectors
 from bilrp.engine.passes import rewrite
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
@@ -199,6 +199,11 @@ class PreparedInput:
         _check_finite(values, self.origin["composite"])
         return values
 
+    def is_cheaper_to_pull(self, count: int) -> bool:
+        """Return whether pulling so many vectors costs at most half of what computing the parts costs."""
+        with torch.no_grad():
+            return is_cheaper_to_pull(self.program, self.regions, count)
+
     def _spread_rest(self, values: Tensor, vectors: Tensor) -> Tensor:
         """Add what the rules leave of φ − μ‖φ‖, times the vectors, to the values [regions, n] of each region."""
         uncovered = _uncovered_region(self.regions)
@@ -245,27 +250,41 @@ class PreparedInput:
         """
         result, reference = self.embeddings[layer], self.reference_embeddings.get(layer)
         projection = make_projection(self.project, result)
-
-        def flat(t: Tensor) -> Tensor:
-            return t.flatten() if projection is None else projection @ t.flatten()
-
-        origin = dict(self.origin)
-        if layer is not None:
-            parts = parts if projection is None else densify(parts) @ projection.T
-            origin["layer"] = layer
-        embedding = flat(result)
+        if layer is not None and projection is not None:
+            parts = densify(parts) @ projection.T
         if self.is_centered and reference is not None:
             uncovered, parts = _uncovered_region(regions), densify(parts)
             explained = parts.sum(0)
             if uncovered is not None:
                 explained = explained + self.compute_parts(uncovered)[0].sum(0)
-            rest = embedding - flat(reference.to(result)) - explained
+            rest = _project(result, projection) - _project(reference.to(result), projection) - explained
             parts = spread_evenly(parts, regions, rest)
+        return self.attach_parts(regions, parts, plan=plan, layer=layer)
+
+    def attach_parts(
+        self, regions: Regions, parts: AnyParts, *, plan: Plan | None = None, layer: int | None = None
+    ) -> Decomposition:
+        """Return a decomposition with these parts, which are complete and projected.
+
+        Args:
+            regions: The regions that the parts belong to.
+            parts: Parts [regions, coordinates] of that layer.
+            plan: How they were computed; None if they will be when they are read.
+            layer: Number of the layer; None for the output.
+        """
+        result, reference = self.embeddings[layer], self.reference_embeddings.get(layer)
+        projection = make_projection(self.project, result)
+        embedding = _project(result, projection)
         return Decomposition(
-            parts, embedding, regions, origin, self.item.view, plan, name=self.item.name,  # type: ignore[arg-type]
+            parts, embedding, regions, {**self.origin, **({} if layer is None else {"layer": layer})},
+            self.item.view, plan, name=self.item.name,
             shape=tuple(result.shape) if projection is None else tuple(embedding.shape),
-            reference=None if reference is None else flat(reference.to(result)),
+            reference=None if reference is None else _project(reference.to(result), projection),
         )  # fmt: skip
+
+
+def _project(embedding: Tensor, projection: Tensor | None) -> Tensor:
+    return embedding.flatten() if projection is None else projection @ embedding.flatten()
 
 
 def spread_evenly(values: Tensor, regions: Regions, rest: Tensor) -> Tensor:

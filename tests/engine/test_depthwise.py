@@ -54,6 +54,6 @@ def test_rows_are_exact(name: str, with_library: bool, monkeypatch: pytest.Monke
         )
         by_rows = plan.plan_for(context, Schedule("push", 1, context.spatial_links))
         parts = densify(executor.execute_plan(context, by_rows)[program.output])
-    assert sum(calls) == 2 or name != "lrp-0"  # other rules have input factors where inputs have both signs
+    assert sum(calls) == 2, "both depthwise convolutions, also under rules with input factors"
     assert float((parts - expected).abs().max()) <= 1e-12 * float(expected.abs().max())
     assert float(expected.abs().max()) > 1e-6

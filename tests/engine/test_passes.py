@@ -15,7 +15,7 @@ from bilrp.trace.rewrite import simplify
 
 
 class Block(nn.Module):
-    """A max-pooling, a block with channels last between convolutions, then the mean over all positions and a matrix."""
+    """An activation, a max-pooling, a block with channels last between convolutions, a matrix, then the mean."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Block(nn.Module):
         self.wide, self.narrow, self.head = nn.Linear(6, 12), nn.Linear(12, 6), nn.Conv2d(6, 5, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.nn.functional.max_pool2d(self.zeroth(x), 2, stride=1)
+        y = torch.nn.functional.max_pool2d(torch.tanh(self.zeroth(x)), 2, stride=1)
         y = self.first(y)
         y = y + self.narrow(torch.relu(self.wide(self.norm(y.permute(0, 2, 3, 1))))).permute(0, 3, 1, 2)
         return self.head(y).mean((2, 3))

@@ -174,7 +174,7 @@ class _PairInputs:
         try:
             return explain_items(
                 self.readers, *self.items, similarity=similarity, regions=self.specs, project=project,
-                max_regions=max_regions, progress=sys.stderr.isatty(), reliability=weights,
+                max_regions=max_regions, progress=sys.stderr.isatty(), reliability=weights, keep_parts=True,
             )  # fmt: skip
         except Exception as error:
             raise terminal.wrap_encoder_error(self.readers[0], self.items[0].x, error) from error

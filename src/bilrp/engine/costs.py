@@ -48,8 +48,8 @@ class ScheduleCosts:
     def total_cost(self, schedule: Schedule) -> float:
         """Return the cost of all stages."""
         if schedule.direction == "pull":
-            rest = self.pull_dense[-1] - self.pull_dense[schedule.tiled_end]
-            return rest + (self.pull_tiled if schedule.tiled_end else 0)
+            rest = self.pull_vector[-1] - self.pull_vector[schedule.tiled_end]
+            return self.context.pull_count * rest + (self.pull_tiled if schedule.tiled_end else 0)
         _, first, last, _ = schedule
         cost = self.push_windowed[first] + self.push_dense[-1] - self.push_dense[last]
         return cost + (self.push_sparse[last] - self.push_sparse[first] if last > first else 0)
@@ -81,9 +81,10 @@ class ScheduleCosts:
         )
 
     @cached_property
-    def pull_dense(self) -> list[float]:
+    def pull_vector(self) -> list[float]:
+        """The cost for one vector, on whole values."""
         return _sums(
-            self.context.pull_count * (link.cost(back=True).macs + MACS_PER_MOVED_NUMBER * link.shapes.numel)
+            link.cost(back=True).macs + MACS_PER_MOVED_NUMBER * link.shapes.numel
             for link in self.context.links
         )
 
@@ -104,7 +105,7 @@ def choose_schedule(context: PlanContext, mode: str) -> Schedule:
         return best
     tiled, lowest = Schedule("pull", tiled_end=context.chain_length), costs.total_cost(best)
     # Skip the expensive tile estimate if pulling down to the chain already costs more than the best schedule.
-    rest = costs.pull_dense[-1] - costs.pull_dense[context.chain_length]
+    rest = context.pull_count * (costs.pull_vector[-1] - costs.pull_vector[context.chain_length])
     return tiled if rest < lowest and costs.total_cost(tiled) < lowest else best
 
 

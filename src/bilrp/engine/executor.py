@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bilrp.engine import memory
+from bilrp.engine.costs import ScheduleCosts, choose_schedule
 from bilrp.engine.executors import sparse, tiles, windowed
 from bilrp.engine.executors.sparse import BufferPool
 from bilrp.engine.executors.sparse_layout import SparseTangent
@@ -81,6 +82,23 @@ def pull_vectors(program: Program, partition: Regions, vectors: Tensor) -> Tenso
     seeds = vectors.reshape(-1, *program.result.shape)
     rows = [partition.pool(pull(program, seeds[chunk])) for chunk in chunks(len(seeds), size)]
     return torch.cat(rows).T.to(program.result.dtype)
+
+
+def is_cheaper_to_pull(program: Program, partition: Regions, count: int) -> bool:
+    """Return whether pulling so many vectors costs at most half of what the cheapest plan for the parts costs.
+
+    Args:
+        program: The frozen tape.
+        partition: Regions of the input.
+        count: Number of vectors.
+    """
+    if (
+        2 * count > partition.count
+    ):  # a vector takes as long as a region on whole values, which is the most a region takes
+        return False
+    context = PlanContext(program, partition, program.result.numel())
+    costs = ScheduleCosts(context)
+    return 2 * count * costs.pull_vector[-1] <= costs.total_cost(choose_schedule(context, "auto"))
 
 
 def execute_plan(

@@ -196,9 +196,10 @@ def pull_to(program: Program, cotangents: Tensor, observed: Key | None = None) -
         cotangent = alive.pop(link.target, None)
         if cotangent is not None and link.target == observed:
             kept = {link.target: cotangent}
-        # Skip zero cotangents (another branch of a cat). Not on accelerators, where the synchronisation takes longer
-        # than the product.
-        if cotangent is None or (is_on_cpu(cotangent) and _is_zero(cotangent)):
+        # No products with zero cotangents (another branch of a cat). Not on accelerators, where the synchronisation takes
+        # longer than the product.
+        has_products = cotangent is not None and is_on_cpu(cotangent) and link.cost(back=True).macs > 0
+        if cotangent is None or (has_products and _is_zero(cotangent)):
             continue
         for source, part in zip(link.sources, link.map.pull(cotangent), strict=True):
             if source in sums:

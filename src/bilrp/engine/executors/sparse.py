@@ -15,6 +15,7 @@ from functools import singledispatch
 from itertools import product
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from bilrp import native
@@ -148,8 +149,9 @@ def _push_weighted(
             [dilation * i for i in range(size)]
             for size, dilation in zip(kernel.size, kernel.dilation, strict=True)
         )
-        shares = _depthwise_shares(map_, shapes)
-        _combine_offsets(sources[0], target, shares, list(product(*steps)), kernel.geometry)
+        offsets = list(product(*steps))
+        shares = _depthwise_shares(map_, offsets, kernel.geometry, shapes)
+        _combine_offsets(sources[0], target, shares, offsets, kernel.geometry)
     elif _is_ungrouped(map_):
         source = sources[0].layout
 
@@ -190,19 +192,28 @@ def _is_ungrouped(map_: Weighted) -> bool:
 
 
 def _is_depthwise(map_: Weighted) -> bool:
-    """Return whether each output channel has one input channel, with the same number, and only output factors."""
+    """Return whether each output channel has one input channel, with the same number."""
     weight, operator = map_.terms[0].weight, map_.operator
-    grouped = isinstance(operator, Convolution) and operator.groups == len(weight)
-    return grouped and weight.shape[1] == 1 and all(t.before is None for t in map_.terms)
+    return isinstance(operator, Convolution) and operator.groups == len(weight) and weight.shape[1] == 1
 
 
-def _depthwise_shares(map_: Weighted, shapes: Shapes) -> Tensor:
-    """Return Σ_t after_t ⊙ w_t at each offset of the kernel: what each input of a field contributes."""
+def _depthwise_shares(
+    map_: Weighted, offsets: Sequence[tuple[int, ...]], geometry: Geometry, shapes: Shapes
+) -> Tensor:
+    """Return Σ_t after_t ⊙ w_t ⊙ before_t at each offset of the kernel: what each input of a field contributes."""
+    (height, width), (down, across), (top, left) = shapes.target[2:], geometry.stride, geometry.padding
+    tall, wide = geometry.input_size((height, width))
+    rows, columns = shapes.sources[0][2:]
     total = None
     for term in map_.terms:
-        weight = term.weight[:, 0].flatten(1).T[:, None, :, None, None]
-        part = weight * (1 if term.after is None else term.after)
-        total = part if total is None else total + part
+        part = term.weight[:, 0].flatten(1).T[:, None, :, None, None]
+        if term.before is not None:
+            whole = term.before.expand(shapes.sources[0])
+            padded = F.pad(whole, (left, wide - left - columns, top, tall - top - rows))
+            fields = [padded[..., y:, x:][..., ::down, ::across][..., :height, :width] for y, x in offsets]
+            part = part * torch.stack(fields)
+        part = part if term.after is None else part * term.after
+        total = part if total is None else total.add_(part)
     assert total is not None
     return total.expand(-1, *shapes.target)
 

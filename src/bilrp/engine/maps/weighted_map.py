@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
@@ -68,12 +68,19 @@ class Weighted(Map):
 
     def with_gate(self, gate: Tensor | None) -> Weighted:
         """Return this map followed by a 0/1 gate."""
-        if gate is None:
-            return self
-        factors = {id(t.after): t.after for t in self.terms}
-        # once per factor, so that terms continue to share it
-        gated = {key: gate if f is None else apply_gate(f, gate) for key, f in factors.items()}
-        return replace(self, terms=tuple(replace(t, after=gated[id(t.after)]) for t in self.terms))
+        return (
+            self if gate is None else self._with_after(lambda f: gate if f is None else apply_gate(f, gate))
+        )
+
+    def with_factor(self, factor: Tensor) -> Weighted:
+        """Return diag(factor) J; the factor has the shape of the target."""
+        return self._with_after(lambda f: factor if f is None else f * factor)
+
+    def _with_after(self, change: Callable[[Tensor | None], Tensor]) -> Weighted:
+        """Return this map with other output factors; terms that shared one continue to share it."""
+        changed = {id(t.after): t.after for t in self.terms}
+        changed = {key: change(factor) for key, factor in changed.items()}
+        return replace(self, terms=tuple(replace(t, after=changed[id(t.after)]) for t in self.terms))
 
     def group_by_after(self) -> list[list[Term]]:
         """Group adjacent terms that share their output factor."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bilrp.engine.passes.channels_first import rewrite_channels_first
-from bilrp.engine.passes.max_pool_losers import gate_losers
+from bilrp.engine.passes.fold_factors import fold_factors
 from bilrp.engine.program import Key, Program
 
 Pass = Callable[[Program, frozenset[Key]], Program]
 
-PASSES: tuple[Pass, ...] = (rewrite_channels_first, gate_losers)
+PASSES: tuple[Pass, ...] = (rewrite_channels_first, fold_factors)
 
 
 def rewrite(program: Program, keep: frozenset[Key], passes: tuple[Pass, ...] = PASSES) -> Program:
