@@ -30,7 +30,7 @@ from bilrp.decomposition import Decomposition
 from bilrp.encoder import read_item
 from bilrp.engine import costs, executor, memory, passes, plan_context, tapped_parts
 from bilrp.engine.executors import sparse, sparse_layout, sparse_native, tiles, windowed
-from bilrp.engine.passes import channels_first, fold_factors
+from bilrp.engine.passes import channels_first, folding
 from bilrp.rules import (
     affine,
     attention,
@@ -149,14 +149,6 @@ def _count_lines(code: Any) -> int:
     return len(inspect.getsource(getattr(code, "func", code)).splitlines())
 
 
-class _FreshBuffers(sparse.BufferPool):
-    def acquire(self, size: int) -> torch.Tensor:
-        return self.like.new_empty(max(1, size))
-
-    def release(self, values: torch.Tensor) -> None:
-        pass
-
-
 def _rewrite_without(unused: passes.Pass) -> Any:
     rest = tuple(each for each in passes.PASSES if each is not unused)
     return lambda program, keep: passes.rewrite(program, keep, rest)
@@ -190,38 +182,11 @@ MECHANISMS: dict[str, Mechanism] = {
         ((costs, "sparse_segments", lambda context: []), (native, "is_supported", lambda like: False)),
         (sparse_layout.TorchSparseTangent,),
     ),
-    "buffers": Mechanism("buffer pool", ((executor, "BufferPool", _FreshBuffers),), (sparse.BufferPool,)),
-    "compact": Mechanism(
-        "chunks of neighbouring regions",
-        (
-            (
-                plan_context.PlanContext,
-                "chunks",
-                lambda self, size, compact: torch.arange(self.region_count).split(size),
-            ),
-        ),
-    ),
-    "size-classes": Mechanism(
-        "windows of one size at a time",
-        ((windowed, "size_classes", lambda cones, key, index, ratio=1.0: [index]),),
-        (windowed.size_classes, windowed._quantize),
-    ),
     "tiles": Mechanism("tiles (pull_tiled)", ((plan_context.PlanContext, "chain_length", ZERO),), (tiles,)),
-    "active-coordinates": Mechanism(
-        "coordinates that are not always zero",
-        (
-            (
-                plan_context.PlanContext,
-                "active_coordinates",
-                property(lambda self: torch.arange(self.program.result.numel())),
-            ),
-        ),
-        (plan_context.PlanContext.active_coordinates.func,),  # type: ignore[attr-defined]
-    ),
     "factors": Mechanism(
         "factors folded into the step before",
-        ((pipeline, "rewrite", _rewrite_without(fold_factors.fold_factors)),),
-        (fold_factors,),
+        ((pipeline, "rewrite", _rewrite_without(folding.fold_factors)),),
+        (folding,),
     ),
     "channels-first": Mechanism(
         "channels first",

@@ -17,7 +17,7 @@ import bilrp_studies
 PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
 RESULT_MODULES = {
     "adapters", "attribution", "covering", "decomposition", "explanation", "groups", "highlights", "many", "mean_embedding",
-    "pipeline", "reliability", "set_comparison",
+    "pair_plan", "pipeline", "refinement", "reliability", "set_comparison",
 }  # fmt: skip
 ROOT_MODULES = {
     "errors",
@@ -53,16 +53,18 @@ ALLOWED_IMPORTS = {
     "decomposition": {"encoder", "engine", "inputs", "io", "regions", "sparse_parts"},
     "mean_embedding": {"encoder", "findings", "inputs"},
     "pipeline": {
-        "decomposition", "encoder", "engine", "inputs", "mean_embedding", "progress", "regions", "rules", "similarity",
-        "sparse_parts", "trace",
+        "decomposition", "encoder", "engine", "inputs", "mean_embedding", "progress", "refinement", "regions", "rules",
+        "similarity", "sparse_parts", "trace",
     },
+    "refinement": {"engine", "regions"},
     "attribution": {"encoder", "inputs", "pipeline", "regions", "similarity"},
     "highlights": {"attribution", "encoder", "inputs", "pipeline", "regions", "similarity", "trace"},
+    "pair_plan": {"attribution", "decomposition", "encoder", "pipeline", "similarity", "sparse_parts"},
     "reliability": {"decomposition", "encoder", "inputs", "similarity"},
     "covering": {"encoder", "findings", "inputs", "regions", "similarity"},
     "explanation": {
-        "covering", "decomposition", "encoder", "engine", "findings", "inputs", "io", "pipeline", "regions", "reliability",
-        "similarity",
+        "covering", "decomposition", "encoder", "engine", "findings", "inputs", "io", "pair_plan", "pipeline", "regions",
+        "reliability", "similarity",
     },
     "adapters": {"encoder", "highlights", "regions", "similarity"},
     "groups": {

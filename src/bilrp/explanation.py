@@ -8,25 +8,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp.attribution import LinearForm
 from bilrp.covering import CoveredFinding, PairRuns
-from bilrp.decomposition import Decomposition, check_pair, deserialize_decomposition, serialize_decomposition
+from bilrp.decomposition import Decomposition, deserialize_decomposition, serialize_decomposition
 from bilrp.encoder import (
     CompositeLike,
     Encoder,
     EncoderOrPair,
     InputLike,
-    diff_origins,
     read_item,
     resolve_encoders,
 )
-from bilrp.errors import InputError, MismatchError
+from bilrp.errors import InputError
 from bilrp.findings import grouping
 from bilrp.findings.breakdown import ScoreBreakdown
 from bilrp.findings.differences import (
@@ -42,11 +40,11 @@ from bilrp.findings.summary import summarize
 from bilrp.inputs import Item
 from bilrp.io import schema, store
 from bilrp.io.files import ANNOTATION_SUFFIXES, FIGURE_SUFFIXES, NUMBER_SUFFIXES, PAGE_SUFFIX, match_suffix
+from bilrp.pair_plan import pull_pair, reference_rows, score_pair
 from bilrp.pipeline import Mode, PreparedInput, decompose_item, prepare
-from bilrp.regions import RegionSpec, RegionSpecs, as_spec_pair
+from bilrp.regions import RegionSpecs, as_spec_pair
 from bilrp.reliability import ReliabilitySpecs, mean_pair_weight, score_without_weights, weight_sides
 from bilrp.similarity import Similarity, multiply_parts, resolve_similarity
-from bilrp.sparse_parts import PartsBlock, SparseParts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -518,75 +516,20 @@ def explain_items(
     del ready
     reader, item, spec = sides[1 - small]
     ready = prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
-    side: Literal[0, 1] = 0 if small else 1
-    can_pull = mode == "auto" and project is None and reliability is None and not keep_parts
-    explanation = None
-    if can_pull and ready.is_cheaper_to_pull(known.regions.count + 1):
-        explanation = _pull_pair(known, ready, side, reader, spec, composite, chosen)
-    if explanation is None:
-        other = ready.decompose(progress=progress)
-        left, right = (other, known) if small else (known, other)
-        if reliability is not None:
-            left, right = weight_sides((left, right), encoders, (a, b), reliability)
-        explanation = pair(left, right, similarity=chosen)
-    return replace(explanation, runs=PairRuns(encoders, (a, b), chosen))
 
+    def again() -> Decomposition:
+        return decompose_item(reader, item, regions=spec, composite=composite)[None]
 
-def _pull_pair(
-    known: Decomposition,
-    ready: PreparedInput,
-    side: Literal[0, 1],
-    encoder: Encoder,
-    spec: RegionSpec | None,
-    composite: CompositeLike | None,
-    similarity: Similarity,
-) -> Explanation | None:
-    """Explain by pulling the parts of the smaller input through the larger one, whose own parts wait until they are read.
-
-    R = P P'ᵀ for the dot product: its rows are pulls of the rows of P. None if the similarity is not linear in an embedding.
-
-    Args:
-        known: The smaller input.
-        ready: The larger input.
-        side: 0 if the larger input is the first, 1 if it is the second.
-        encoder, spec, composite: Of the larger input.
-        similarity: The similarity.
-    """
-
-    def build() -> tuple[PartsBlock, ...]:
-        # From a new run, since a kept one would hold all activations.
-        again = decompose_item(encoder, ready.item, regions=spec, composite=composite)[None]
-        if difference := diff_origins(origin, again.origin):
-            raise MismatchError(
-                f"explain again: since this explanation was made, the encoder changed in {difference}"
-            )
-        return SparseParts.from_dense(again.parts).blocks
-
-    origin, shape = ready.origin, (ready.regions.count, ready.embeddings[None].numel())
-    other = ready.attach_parts(ready.regions, SparseParts(build, shape))
-    first, second = (known, other) if side else (other, known)
-    similarity, score = _score_pair(first, second, similarity)
-    if similarity.has_self_terms:
-        return None
-    form = similarity.relevance_fn(first.embedding, second.embedding)
-    left, right = _reference_rows(first, second)
-    vectors = LinearForm(similarity, (first.embedding, second.embedding)).vectors(
-        side, torch.cat([known.parts, left if side else right])
-    )
-    values = ready.pull(vectors)
-    relevance, pulled = values[:, :-1], values[:, -1]
-    explanation = Explanation(
-        first,
-        second,
-        score,
-        relevance.T if side else relevance,
-        similarity.name,
-        is_distance=similarity.is_distance,
-    )
-    if first.reference is None and second.reference is None:
-        return explanation
-    terms = (form(known.parts, right)[:, 0], pulled) if side else (pulled, form(left, known.parts)[0])
-    return replace(explanation, reference_terms=terms, reference_score=float(form(left, right)))
+    if mode == "auto" and project is None and reliability is None and not keep_parts:
+        pulled = pull_pair(known, ready, 0 if small else 1, again, chosen)
+        if pulled is not None:
+            explanation = Explanation(**pulled._asdict(), is_distance=chosen.is_distance)
+            return replace(explanation, runs=PairRuns(encoders, (a, b), chosen))
+    other = ready.decompose(progress=progress)
+    left, right = (other, known) if small else (known, other)
+    if reliability is not None:
+        left, right = weight_sides((left, right), encoders, (a, b), reliability)
+    return replace(pair(left, right, similarity=chosen), runs=PairRuns(encoders, (a, b), chosen))
 
 
 def refine_pair(
@@ -627,7 +570,7 @@ def pair(
         coordinates: use only these coordinates of the parts, where all others are zero in one of the two.
     """
     chosen = resolve_similarity(similarity, a.origin.get("similarity"), b.origin.get("similarity"))
-    chosen, score = _score_pair(a, b, chosen)
+    chosen, score = score_pair(a, b, chosen)
     p, q = _parts_for(chosen, a, b)
     self_terms = (multiply_parts(p, p), multiply_parts(q, q)) if chosen.has_self_terms else None
     if coordinates is not None:
@@ -647,18 +590,6 @@ def pair(
     return _add_reference_terms(explanation, chosen) if has_reference else explanation
 
 
-def _score_pair(a: Decomposition, b: Decomposition, similarity: Similarity) -> tuple[Similarity, float]:
-    """Return the similarity for these embeddings, and the score; raise if they do not belong together."""
-    check_pair(a, b, any_size=similarity.any_size)
-    chosen = similarity.for_shapes(*(d.shape or tuple(d.embedding.shape) for d in (a, b)))
-    score = chosen.score(a.embedding, b.embedding)
-    if not math.isfinite(score):
-        raise InputError(
-            f"the {chosen.name} of these embeddings is {score} in {a.embedding.dtype}: explain them in float64"
-        )
-    return chosen, score
-
-
 def _parts_for(similarity: Similarity, a: Decomposition, b: Decomposition) -> tuple[Any, Any]:
     """Return dense parts, or sparse ones if both are sparse and the similarity needs only products."""
     p, q = a.stored_parts, b.stored_parts
@@ -669,19 +600,13 @@ def _parts_for(similarity: Similarity, a: Decomposition, b: Decomposition) -> tu
 def _add_reference_terms(explanation: Explanation, similarity: Similarity) -> Explanation:
     """⟨Δ + φ₀, Δ' + φ₀'⟩ = ⟨Δ, Δ'⟩ + ⟨Δ, φ₀'⟩ + ⟨φ₀, Δ'⟩ + ⟨φ₀, φ₀'⟩ for any bilinear form; a side without φ₀ has 0."""
     a, b = explanation.a, explanation.b
-    left, right = _reference_rows(a, b)
+    left, right = reference_rows(a, b)
     form = similarity.relevance_fn(a.embedding, b.embedding)
     one, other, both = form(a.parts, right)[:, 0], form(left, b.parts)[0], float(form(left, right))
     if similarity.has_self_terms:
         one, other = one + 2 * a.parts @ left[0], other + 2 * b.parts @ right[0]
         both += float(left.square().sum() + right.square().sum())
     return replace(explanation, reference_terms=(one, other), reference_score=both)
-
-
-def _reference_rows(a: Decomposition, b: Decomposition) -> tuple[Tensor, Tensor]:
-    """Return φ₀ and φ₀' as rows [1, h]; zeros for a side without a reference."""
-    rows = [torch.zeros_like(d.embedding) if d.reference is None else d.reference for d in (a, b)]
-    return rows[0][None], rows[1][None]
 
 
 def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:

@@ -27,23 +27,23 @@ from bilrp.encoder import (
     resolve_composite,
     resolve_regions,
 )
-from bilrp.engine import memory
 from bilrp.engine.executor import compute_parts, is_cheaper_to_pull, pull_vectors
 from bilrp.engine.passes import rewrite
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
-from bilrp.engine.refinement import Refinement, start_refinement
 from bilrp.engine.remainder import locate_remainder
 from bilrp.errors import InputError, RuleError
 from bilrp.inputs import Item, Text
 from bilrp.mean_embedding import TypicalEmbeddings, compute_typical_embeddings, find_typical_embeddings
 from bilrp.progress import progress_bar
+from bilrp.refinement import Refinement, start_refinement
 from bilrp.regions import Regions, RegionSpec
 from bilrp.rules.composites import CompositeFunction, is_centered, locates_remainder
 from bilrp.rules.freezing import freeze, prepare_tape
 from bilrp.similarity import random_projection
 from bilrp.sparse_parts import AnyParts, densify
 from bilrp.trace.devices import defer_checks
+from bilrp.trace.forward_memory import check_forward_fits
 from bilrp.trace.reference_run import read_reference_values
 from bilrp.trace.tape import Tape
 from bilrp.trace.weight_cache import use_weight_cache
@@ -325,7 +325,7 @@ def prepare(
         regions, composite, project, mode, layers: As for `decompose`.
     """
     _check_options(mode, project, layers)
-    memory.check_forward_fits(encoder.forward_fn(item.model_input), item.x)
+    check_forward_fits(encoder.forward_fn(item.model_input), item.x)
     with torch.no_grad(), defer_checks():
         tape, chosen, typical = _record_with_typical(encoder, item, composite, layers)
         taps = _layer_values(encoder, tape, layers)

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp import composites, regions
-from bilrp.engine import refinement
+from bilrp import composites, refinement, regions
 from bilrp.errors import InputError
 from models import Residual, randomize_norms, transformer, vgg_like
 from type_asserts import assert_not_none

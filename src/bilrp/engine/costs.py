@@ -49,7 +49,7 @@ class ScheduleCosts:
         """Return the cost of all stages."""
         if schedule.direction == "pull":
             rest = self.pull_vector[-1] - self.pull_vector[schedule.tiled_end]
-            return self.context.pull_count * rest + (self.pull_tiled if schedule.tiled_end else 0)
+            return self.context.coordinate_count * rest + (self.pull_tiled if schedule.tiled_end else 0)
         _, first, last, _ = schedule
         cost = self.push_windowed[first] + self.push_dense[-1] - self.push_dense[last]
         return cost + (self.push_sparse[last] - self.push_sparse[first] if last > first else 0)
@@ -94,7 +94,7 @@ class ScheduleCosts:
         context = self.context
         macs, numel = tiles.tile_cost(context.links[: context.chain_length])
         cost_per_tile = WINDOWED_PULL_SLOWDOWN * (macs + MACS_PER_MOVED_NUMBER * numel)
-        return context.pull_count * context.tiles_per_coordinate * cost_per_tile
+        return context.coordinate_count * context.tiles_per_coordinate * cost_per_tile
 
 
 def choose_schedule(context: PlanContext, mode: str) -> Schedule:
@@ -105,7 +105,7 @@ def choose_schedule(context: PlanContext, mode: str) -> Schedule:
         return best
     tiled, lowest = Schedule("pull", tiled_end=context.chain_length), costs.total_cost(best)
     # Skip the expensive tile estimate if pulling down to the chain already costs more than the best schedule.
-    rest = context.pull_count * (costs.pull_vector[-1] - costs.pull_vector[context.chain_length])
+    rest = context.coordinate_count * (costs.pull_vector[-1] - costs.pull_vector[context.chain_length])
     return tiled if rest < lowest and costs.total_cost(tiled) < lowest else best
 
 

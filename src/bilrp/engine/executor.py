@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from bilrp.engine import memory
 from bilrp.engine.costs import ScheduleCosts, choose_schedule
 from bilrp.engine.executors import sparse, tiles, windowed
-from bilrp.engine.executors.sparse import BufferPool
 from bilrp.engine.executors.sparse_layout import SparseTangent
 from bilrp.engine.plan import Plan, make_plan
 from bilrp.engine.plan_context import PlanContext
@@ -22,7 +20,7 @@ from bilrp.engine.windows import Window
 from bilrp.progress import Progress
 from bilrp.regions import Regions
 from bilrp.sparse_parts import AnyParts, allocate_zeros, densify
-from bilrp.trace.devices import get_memory_budget
+from bilrp.trace.devices import check_fits, get_memory_budget
 
 Outputs = dict[Key, Tensor | list[Windows | TappedRows]]  # dense parts to write into, or what is collected
 
@@ -55,7 +53,7 @@ def compute_parts(
         program, partition, coordinates, frozenset(map(Key, taps)), get_memory_budget(program.x.device)
     )
     plan = make_plan(context, mode)
-    memory.check_fits(
+    check_fits(
         plan.working_bytes,
         program.x.device,
         f"a decomposition into {context.region_count} regions × {context.coordinate_count} coordinates",
@@ -121,10 +119,8 @@ def execute_plan(
         for key in {*context.taps, program.output}
     }
     bar.start("pushing regions", context.partition.count)
-    buffers = BufferPool(program.x)
-    # Neighbouring regions share work on windows and sparse tangents.
-    for index in context.chunks(plan.region_chunk, compact=plan.schedule.sparse_end > 0):
-        _push_chunk(context, plan, index, outputs, buffers)
+    for index in context.chunks(plan.region_chunk):
+        _push_chunk(context, plan, index, outputs)
         bar.advance(len(index))
     parts: dict[Key, AnyParts] = {
         key: stored
@@ -149,9 +145,7 @@ def _empty_parts(context: PlanContext, key: Key) -> Tensor:
     return allocate_zeros(context.partition.count, shape.numel(), context.program.x.new_empty(0, dtype=dtype))
 
 
-def _push_chunk(
-    context: PlanContext, plan: Plan, index: Tensor, outputs: Outputs, buffers: BufferPool
-) -> None:
+def _push_chunk(context: PlanContext, plan: Plan, index: Tensor, outputs: Outputs) -> None:
     """Run all push stages for the regions `index`, and store the values that `outputs` names."""
     program = context.program
     _, windowed_end, sparse_end, _ = plan.schedule
@@ -159,9 +153,9 @@ def _push_chunk(
         _write_dense(push(program, context.partition.masks(index, program.x.dtype), outputs), index, outputs)
         return
     if sparse_end > windowed_end:
-        tangent = _push_sparse_stage(context, plan, index, outputs, buffers)
+        tangent = _push_sparse_stage(context, plan, index, outputs)
         dense = tangent.to_dense()[:, None] if sparse_end < len(program.links) else None
-        buffers.release(tangent.values)  # its values were copied: let the next chunk reuse the buffer
+        del tangent
     else:
         dense = None
         for batch, window in _push_windowed_stage(context, plan, index, outputs):
@@ -187,7 +181,7 @@ def _store_windows(
 ) -> None:
     """Write windows of the regions `index` into dense parts, or append them to a list."""
     if isinstance(output, Tensor):
-        window.scatter(output, index, shape)
+        output[index] = window.to_images(shape).flatten(1).to(output.dtype)
     else:
         output.append((index, window))
 
@@ -198,7 +192,7 @@ def _push_windowed_stage(
     """Push windows batch by batch; yield regions and windows of the last value."""
     links = context.links[: plan.schedule.windowed_end]
     end, shapes = links[-1].target, {link.target: link.shape for link in links}
-    for batch in context.window_batches(end, index, plan.window_batch):
+    for batch in index.split(plan.window_batch):
         for key, window in windowed.push_windows(
             context.program, context.partition, context.cones, batch, links, {end, *outputs}
         ):
@@ -208,30 +202,26 @@ def _push_windowed_stage(
                 yield batch, window
 
 
-def _push_sparse_stage(
-    context: PlanContext, plan: Plan, index: Tensor, outputs: Outputs, buffers: BufferPool
-) -> SparseTangent:
-    """Push windows, then a sparse tangent; return the last one and release the others after their last use."""
+def _push_sparse_stage(context: PlanContext, plan: Plan, index: Tensor, outputs: Outputs) -> SparseTangent:
+    """Push windows, then a sparse tangent; return the last one. The others are freed after their last use."""
     _, first, last, _ = plan.schedule
     links, start, layouts = context.links[first:last], context.links[first - 1].target, context.layouts(index)
-    new_tangent, column = context.tangent_type, torch.full((context.partition.count,), -1)
+    column = torch.full((context.partition.count,), -1)
     column[index] = torch.arange(len(index))
-    keys = (start, *(link.target for link in links))
-    buffers.reserve(max(new_tangent.count_elements(layouts[key]) for key in keys))
-    alive = {
-        start: new_tangent(
-            buffers.acquire(new_tangent.count_elements(layouts[start])).zero_(), layouts[start]
-        )
-    }
+
+    def allocate(key: Key, create: Callable[..., Tensor]) -> SparseTangent:
+        kind = context.tangent_type
+        return kind(create(kind.count_elements(layouts[key]), dtype=context.program.x.dtype), layouts[key])
+
+    alive = {start: allocate(start, torch.zeros)}
     for batch, window in _push_windowed_stage(context, plan, index, outputs):
         alive[start].load_columns(window.data, column[batch], window.origin)
     last_use = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
-        layout = layouts[link.target]
-        target = new_tangent(buffers.acquire(new_tangent.count_elements(layout)), layout)
+        target = allocate(link.target, torch.empty)
         sparse.push_map(link.map, [alive[s] for s in link.sources], target, link.shapes)
         for source in {source for source in link.sources if last_use[source] == i}:
-            buffers.release(alive.pop(source).values)
+            del alive[source]
         alive[link.target] = target
         output = outputs.get(link.target)
         if isinstance(output, Tensor):
@@ -245,22 +235,18 @@ def _push_sparse_stage(
 
 
 def _pull_all(context: PlanContext, plan: Plan, weights: Tensor | None, bar: Progress) -> Tensor:
-    """Pull every coordinate to the input and sum its relevance over each region: one LRP pass per coordinate.
-
-    Coordinates that are always zero are not pulled.
-    """
+    """Pull every coordinate to the input and sum its relevance over each region: one LRP pass per coordinate."""
     program, result = context.program, context.program.result
     total = result.numel() if weights is None else weights.shape[0]
     parts = result.new_zeros(context.partition.count, total)
-    active = context.active_coordinates if weights is None else torch.arange(total, device=result.device)
-    bar.start("pulling coordinates", len(active))
-    for chunk in chunks(len(active), plan.coordinate_chunk, bar.advance):
-        index = active[chunk]
+    bar.start("pulling coordinates", total)
+    for chunk in chunks(total, plan.coordinate_chunk, bar.advance):
+        index = torch.arange(chunk.start, chunk.stop, device=result.device)
         seeds = (
-            context.seed_cotangents(index) if weights is None else weights[index].reshape(-1, *result.shape)
+            context.seed_cotangents(index) if weights is None else weights[chunk].reshape(-1, *result.shape)
         )
         relevance = _pull_relevance(program, seeds, plan.schedule.tiled_end)
-        parts[:, index] = context.partition.pool(relevance).T.to(parts)  # the model may change the dtype
+        parts[:, chunk] = context.partition.pool(relevance).T.to(parts)  # the model may change the dtype
     return parts
 
 

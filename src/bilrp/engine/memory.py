@@ -1,4 +1,4 @@
-"""Estimate the peak memory of a plan, and check that it is free.
+"""Estimate the peak memory of a plan.
 
 The tensors of the frozen program (weights modified by γ, factors, recorded values) are counted exactly. The memory of
 the stages is estimated from the shapes of the values alive at the same time and from the workspace of each map.
@@ -9,21 +9,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from bilrp.engine.costs import Schedule
+from bilrp.engine.maps import Mean
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Key, Link, Program
 from bilrp.engine.tapped_parts import choose_sparse_taps
-from bilrp.errors import InputError
-from bilrp.trace.devices import get_free_bytes
 
 # Types that contain no tensors, or only the model's own.
 TENSOR_FREE_TYPES = (
@@ -142,27 +140,16 @@ def peak_window_numel(context: PlanContext, end: int) -> int:
     peak = 1
     for link in context.links[:end]:
         assert link.geometry is not None
-        size = _mean_window_size(context, link.target)
+        size = context.cones[link.target].max_extent()
         height, width = link.geometry.input_size(size)
         sources = sum(
-            _mean_window_numel(context, s, shape)
+            math.prod(context.cones[s].max_extent()) * shape[1]
             for s, shape in zip(link.sources, link.shapes.sources, strict=True)
         )
-        field = height * width * link.shapes.sources[0][1]
+        # a mean reads whole windows; other maps may copy the field of their window
+        field = 0 if isinstance(link.map, Mean) else height * width * link.shapes.sources[0][1]
         peak = max(peak, sources + field + 2 * size[0] * size[1] * link.shape[1])
     return peak
-
-
-def _mean_window_numel(context: PlanContext, key: Key, shape: torch.Size) -> int:
-    height, width = _mean_window_size(context, key)
-    return height * width * shape[1]
-
-
-def _mean_window_size(context: PlanContext, key: Key) -> tuple[int, int]:
-    """Return the mean window size over the regions."""
-    cone = context.cones[key]
-    height, width = (cone.high - cone.low).double().mean(0).ceil().int().tolist()
-    return height, width
 
 
 def peak_sparse_numel(links: Sequence[Link], sizes: dict[Key, int]) -> int:
@@ -177,7 +164,7 @@ def peak_sparse_numel(links: Sequence[Link], sizes: dict[Key, int]) -> int:
 
 
 def run_bytes(
-    context: PlanContext, schedule: Schedule, sizes: tuple[int, int, int], sparse_numel: tuple[int, int]
+    context: PlanContext, schedule: Schedule, sizes: tuple[int, int, int], sparse_numel: Sequence[int]
 ) -> int:
     """Return the peak bytes that executing a schedule allocates: parts and the largest stage.
 
@@ -185,7 +172,7 @@ def run_bytes(
         context: Program, regions and taps.
         schedule: Where the stages change.
         sizes: Regions, windows and coordinates computed at once.
-        sparse_numel: Peak elements in sparse tangents for a chunk: during the stage, and at its end.
+        sparse_numel: Most elements in sparse tangents for a chunk: at the start of their stage, during it, and at its end.
     """
     links, (chunk, batch, coordinates) = context.links, sizes
     direction, windowed_end, sparse_end, tiled_end = schedule
@@ -200,70 +187,11 @@ def run_bytes(
         return item * (parts + coordinates * (back + inputs if tiled_end else max(back, inputs)))
     start = links[sparse_end - 1].shape.numel() if 0 < sparse_end < len(links) else 0
     dense = chunk * (peak_push_numel(links[sparse_end:], context.taps) + (0 if windowed_end else 2 * x))
-    stages = [dense + chunk * start]
-    if sparse_end > windowed_end:  # and its rows are sorted by position on the way into dense values or parts
-        stages += [sparse_numel[0], 3 * sparse_numel[1] + chunk * start]
+    first, peak, final = sparse_numel
+    stages = [dense, peak, final + chunk * start]
     if windowed_end:
-        stages.append(batch * peak_window_numel(context, windowed_end) + sparse_numel[0] + chunk * start)
+        images = chunk * start if sparse_end == windowed_end else 0
+        stages.append(batch * peak_window_numel(context, windowed_end) + first + images)
     index = sum(link.shape.numel() for link in links[: context.spatial_links]) * 3 if sparse_end else 0
     index += INDEX_BYTES * sum(link.shape.numel() for link in links[windowed_end:sparse_end])
     return item * (parts + max(stages)) + index
-
-
-# ---------------------------------------------------------------- free memory
-
-
-MIN_CHECKED_INPUT_BYTES = 16 * 2**20  # smaller inputs are not checked before the run
-
-
-def forward_bytes(forward: Callable[[Tensor], Any], x: Tensor) -> int | None:
-    """Return the bytes of all values of a forward pass at x, computed on fake tensors; None if that fails."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    counter = _AllocationCounter()
-    try:
-        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as fake, counter:
-            forward(fake.from_tensor(x))
-    except Exception:  # not every model runs on fake tensors; the real run reports real errors
-        return None
-    return counter.total_bytes
-
-
-class _AllocationCounter(TorchDispatchMode):
-    """Sum the bytes of all results that do not share memory with the arguments of their call."""
-
-    total_bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        arguments = {t.untyped_storage()._cdata for t in tree_iter((args, kwargs)) if isinstance(t, Tensor)}
-        allocated = (
-            t for t in tree_iter(out) if isinstance(t, Tensor) and t.untyped_storage()._cdata not in arguments
-        )
-        self.total_bytes += sum(t.numel() * t.element_size() for t in allocated)
-        return out
-
-
-def check_forward_fits(forward: Callable[[Tensor], Any], x: Tensor) -> None:
-    """Raise InputError if recording all values of a forward pass at x does not fit into memory."""
-    needed = forward_bytes(forward, x) if x.numel() * x.element_size() >= MIN_CHECKED_INPUT_BYTES else None
-    if needed is not None:
-        check_fits(
-            needed, x.device, f"one run on an input of shape {tuple(x.shape)}", "use a smaller input (--size)"
-        )
-
-
-def check_fits(needed_bytes: int, device: torch.device, task: str, advice: str) -> None:
-    """Raise InputError if a task does not fit into the device's free memory.
-
-    Args:
-        needed_bytes: Estimated peak of the task.
-        device: Where it runs.
-        task: What needs the memory, first words of the message.
-        advice: What the user can do, last words of the message.
-    """
-    free = get_free_bytes(device)
-    if free is not None and needed_bytes > free:
-        raise InputError(
-            f"{task} needs about {needed_bytes / 2**30:.1f} GB, and {free / 2**30:.1f} GB are free: {advice}"
-        )

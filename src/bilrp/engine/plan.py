@@ -95,16 +95,16 @@ def plan_for(context: PlanContext, schedule: Schedule) -> Plan:
         raise InputError(f"stages must follow each other: {schedule} of {total} links")
     sizes = region_chunk, window_batch, _ = _choose_chunk_sizes(context, schedule)
     if direction == "pull":
-        back = context.pull_count * sum(link.cost(back=True).macs for link in links[tiled_end:])
+        back = context.coordinate_count * sum(link.cost(back=True).macs for link in links[tiled_end:])
         stages, sparse_numel = (
             (
                 Stage("pull_dense", tiled_end, total, back),
                 Stage("pull_tiled", 0, tiled_end, _tiled_pull_macs(context, tiled_end)),
             ),
-            (0, 0),
+            (0, 0, 0),
         )
     else:
-        chunks = context.chunks(region_chunk, compact=True) if sparse_end else []
+        chunks = context.chunks(region_chunk) if sparse_end else []
         sparse_macs, sparse_numel = _sparse_push_macs(context, chunks, schedule)
         dense = context.region_count * sum(link.cost().macs for link in links[sparse_end:])
         stages = (
@@ -129,13 +129,13 @@ def _tiled_pull_macs(context: PlanContext, end: int) -> int:
     if not end:
         return 0
     macs, _ = tiles.tile_cost(context.links[:end])
-    return round(context.pull_count * context.tiles_per_coordinate * macs)
+    return round(context.coordinate_count * context.tiles_per_coordinate * macs)
 
 
 def _windowed_push_macs(context: PlanContext, chunks: Sequence[Tensor], batch: int, end: int) -> int:
     links, total = context.links[:end], 0
     for chunk in chunks if end else []:
-        for index in context.window_batches(links[-1].target, chunk, batch):
+        for index in chunk.split(batch):
             for link in links:
                 size = context.cones[link.target].select(index).max_extent()
                 total += len(index) * windowed.count_macs(link.map, size, link.shapes)
@@ -144,13 +144,14 @@ def _windowed_push_macs(context: PlanContext, chunks: Sequence[Tensor], batch: i
 
 def _sparse_push_macs(
     context: PlanContext, chunks: Sequence[Tensor], schedule: Schedule
-) -> tuple[int, tuple[int, int]]:
-    """Count the MACs of the sparse push, and its peak elements for one chunk: during the stage, and at its end."""
+) -> tuple[int, tuple[int, int, int]]:
+    """Count the MACs of the sparse push, and its most elements for one chunk: at the start, during it, and at the end."""
     links = context.links[schedule.windowed_end : schedule.sparse_end]
-    macs = peak = final = 0
+    macs = first = peak = final = 0
     for chunk in chunks if links else []:
         layouts = context.layouts(chunk)
         sizes = _count_elements(context, links, layouts)
+        first = max(first, sizes[context.links[schedule.windowed_end - 1].target])
         peak = max(peak, memory.peak_sparse_numel(links, sizes))
         final = max(final, sizes[links[-1].target])
         macs += sum(
@@ -159,7 +160,7 @@ def _sparse_push_macs(
             )[0]
             for link in links
         )
-    return macs, (peak, final)
+    return macs, (first, peak, final)
 
 
 def _count_elements(
@@ -179,7 +180,7 @@ def _choose_chunk_sizes(context: PlanContext, schedule: Schedule) -> tuple[int, 
     direction, windowed_end, sparse_end, _ = schedule
     if direction == "pull":
         back = max((link.shapes.numel for link in links), default=1)
-        return 1, 1, max(1, min(context.pull_count, context.budget // (3 * item * back)))
+        return 1, 1, max(1, min(context.coordinate_count, context.budget // (3 * item * back)))
     dense = max((link.shapes.numel for link in links[sparse_end:]), default=1)
     chunk = max(1, min(count, context.budget // (2 * item * dense)))
     rows = links[windowed_end:sparse_end]

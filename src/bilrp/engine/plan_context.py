@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bilrp.engine import receptive_fields
-from bilrp.engine.executors import sparse, tiles, windowed
+from bilrp.engine.executors import sparse, tiles
 from bilrp.engine.executors.sparse_layout import SparseLayout, SparseTangent
 from bilrp.engine.maps.base import is_image
 from bilrp.engine.program import Key, Link, Program, pull_to
@@ -100,22 +100,8 @@ class PlanContext:
         """The implementation of sparse tangents for this program."""
         return sparse.choose_tangent_type(self.program.x)
 
-    def window_batches(self, key: Key, index: Tensor, batch: int) -> list[Tensor]:
-        """Split regions into batches whose windows have about the same size.
-
-        Args:
-            key: The value whose windows are compared.
-            index: Numbers of the regions.
-            batch: Most regions in a batch.
-        """
-        return [
-            part for group in windowed.size_classes(self.cones, key, index) for part in group.split(batch)
-        ]
-
-    def chunks(self, size: int, *, compact: bool) -> Sequence[Tensor]:
-        """Split the regions into chunks; with `compact` into chunks of neighbouring regions, which share work."""
-        if compact:
-            return receptive_fields.compact_chunks(self.partition, size)
+    def chunks(self, size: int) -> Sequence[Tensor]:
+        """Split the regions into chunks; neighbouring regions, which share work, have neighbouring numbers."""
         return torch.arange(self.region_count).split(size)
 
     # ------------------------------------------------------------ coordinates
@@ -124,26 +110,6 @@ class PlanContext:
     def is_projected(self) -> bool:
         """Whether the coordinates are projections of the embedding."""
         return self.coordinate_count != self.program.result.numel()
-
-    @cached_property
-    def active_coordinates(self) -> Tensor:
-        """Coordinates of the embedding that the last gates and poolings do not set to zero."""
-        result, first = self.program.result, len(self.links)
-        while first and self.links[first - 1].geometry is not None:
-            first -= 1
-        if first == len(self.links) or result.device.type != "cpu":
-            return torch.arange(result.numel(), device=result.device)
-        supports = (
-            self.output_support
-            if self.spatial_links == len(self.links)
-            else sparse.propagate_support(self.links[first:])
-        )
-        return supports[self.program.output].permute(2, 0, 1).flatten().nonzero()[:, 0]
-
-    @cached_property
-    def pull_count(self) -> int:
-        """How many coordinates a pull stage has to pull."""
-        return self.coordinate_count if self.is_projected else len(self.active_coordinates)
 
     @cached_property
     def chain_length(self) -> int:
@@ -157,23 +123,16 @@ class PlanContext:
         Expensive, as it pulls them; only for a chain of at least one link.
         """
         assert self.chain_length
-        if not len(self.active_coordinates):
-            return 0.0
         tail = replace(self.program, links=self.links[self.chain_length :])
-        without_products = not any(link.cost(back=True).macs for link in tail.links)
-        moved = sum(link.shapes.numel for link in tail.links)
-        probes = (
-            max(MIN_PROBED_COORDINATES, min(MAX_PROBED_COORDINATES, MAX_PROBE_NUMEL // max(1, moved)))
-            if without_products
-            else MIN_PROBED_COORDINATES
-        )
-        probed = self.active_coordinates[:: -(-len(self.active_coordinates) // probes)]
+        probes = MIN_PROBED_COORDINATES
+        if not any(link.cost(back=True).macs for link in tail.links):
+            affordable = MAX_PROBE_NUMEL // max(1, sum(link.shape.numel() for link in tail.links))
+            probes = max(probes, min(MAX_PROBED_COORDINATES, affordable))
+        probed = torch.arange(self.coordinate_count)[:: -(-self.coordinate_count // probes)]
         cotangents = pull_to(tail, self.seed_cotangents(probed)).get(self.links[self.chain_length - 1].target)
-        return (
-            0.0
-            if cotangents is None
-            else len(tiles.find_occupied_tiles(self.links[self.chain_length - 1], cotangents)) / len(probed)
-        )
+        if cotangents is None:
+            return 0.0
+        return len(tiles.find_occupied_tiles(self.links[self.chain_length - 1], cotangents)) / len(probed)
 
     def seed_cotangents(self, index: Tensor) -> Tensor:
         """Return the one-hot cotangents (K, *embedding) of these coordinates."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-import torch
 from torch import Tensor
 
 from bilrp.engine.program import INPUT, INPUT_MASK, Key, Link, Program
@@ -47,21 +46,3 @@ def _bounding_boxes(partition: Regions) -> Tensor:
     """Return (top, left, bottom, right) of each region, also where regions differ between channels."""
     boxes = partition.boxes
     return (bounding_boxes(partition.labels, partition.count) if boxes is None else boxes).cpu()
-
-
-def compact_chunks(partition: Regions, size: int) -> list[Tensor]:
-    """Split regions into chunks of at most `size` neighbouring regions, whose receptive fields overlap."""
-    boxes = _bounding_boxes(partition)
-    return _bisect(torch.arange(partition.count), (boxes[:, :2] + boxes[:, 2:]).double(), size)
-
-
-def _bisect(index: Tensor, center: Tensor, size: int) -> list[Tensor]:
-    if len(index) <= size:
-        return [index]
-    spread = center[index].amax(0) - center[index].amin(0)
-    order = index[center[index][:, int(spread.argmax())].argsort(stable=True)]
-    half = len(order) // 2
-    return [
-        *_bisect(order[:half].sort().values, center, size),
-        *_bisect(order[half:].sort().values, center, size),
-    ]

@@ -6,7 +6,7 @@ product of their parts is a sum of small products.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from bilrp.engine.costs import Schedule
 from bilrp.engine.executors.sparse_layout import SparseLayout, SparseTangent
-from bilrp.engine.executors.windowed import fit_windows, size_classes
+from bilrp.engine.executors.windowed import fit_windows
 from bilrp.engine.plan_context import PlanContext
-from bilrp.engine.program import INPUT, Key
+from bilrp.engine.program import Key
 from bilrp.engine.windows import Window
 from bilrp.sparse_parts import PartsBlock, SparseParts
 
@@ -53,11 +53,10 @@ class TappedRows:
         layout = SparseLayout(tangent.layout.mask, tangent.layout.cone)
         return TappedRows(index, replace(tangent, values=tangent.values.clone(), layout=layout))
 
-    def to_windows(self) -> Iterator[Windows]:
-        cone = self.tangent.layout.cone
-        for columns in size_classes({INPUT: cone}, INPUT, torch.arange(len(self.index))):
-            origin, size = fit_windows(cone.select(columns))
-            yield self.index[columns], Window(self.tangent.to_windows(columns, origin, size), origin)
+    def to_windows(self) -> Windows:
+        origin, size = fit_windows(self.tangent.layout.cone)
+        columns = torch.arange(len(self.index))
+        return self.index, Window(self.tangent.to_windows(columns, origin, size), origin)
 
 
 def make_sparse_parts(
@@ -73,9 +72,7 @@ def make_sparse_parts(
     """
 
     def build() -> tuple[PartsBlock, ...]:
-        windows = [
-            w for each in stored for w in (each.to_windows() if isinstance(each, TappedRows) else [each])
-        ]
+        windows = [each.to_windows() if isinstance(each, TappedRows) else each for each in stored]
         return _build_blocks(windows, region_count, shape, dtype)
 
     return SparseParts(build, (region_count, shape.numel()))

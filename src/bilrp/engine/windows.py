@@ -144,19 +144,6 @@ class Window:
         crop = factor[0][:, ys.clamp(0, height - 1)[:, :, None], xs.clamp(0, width - 1)[:, None, :]]
         return replace(self, data=self.data * crop.transpose(0, 1).mul_(self.inside_mask(height, width)))
 
-    def scatter(self, out: Tensor, index: Tensor, shape: torch.Size) -> None:
-        """Write the windows into flattened images.
-
-        Args:
-            out: Flattened images (n, C·H·W).
-            index: Row of `out` for each window.
-            shape: Shape (…, C, H, W) of one image.
-        """
-        ys, xs = self.image_positions()
-        channels = torch.arange(shape[-3]).reshape(1, -1, 1, 1)
-        place = (channels * shape[-2] + ys[:, None, :, None]) * shape[-1] + xs[:, None, None, :]
-        out[index.reshape(-1, 1), place.flatten(1)] = self.data.flatten(1).to(out.dtype)
-
     def to_images(self, shape: torch.Size) -> Tensor:
         """Return images (K, 1, C, H, W) that are zero outside the windows."""
         count, (height, width) = len(self.data), shape[-2:]

@@ -11,7 +11,6 @@ import ctypes
 import platform
 import warnings
 import zlib
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -54,28 +53,11 @@ def is_supported(like: Tensor) -> bool:
     return like.dtype in DTYPE_SUFFIXES and like.device.type == "cpu" and load_library() is not None
 
 
-def report_multiply_adds(values: Tensor, count: int) -> None:
+def report_multiply_adds(count: int) -> None:
     """Report the multiply-adds of a native call to a `FlopCounterMode`, if one is active.
 
-    Args:
-        values: What was computed.
-        count: Multiply-adds.
+    It counts the operations that torch calls, so this calls a product of as many multiply-adds on tensors without memory.
     """
     if torch._C._len_torch_dispatch_stack():
-        _counting_operator()(values, count)
-
-
-@cache
-def _counting_operator() -> Callable[[Tensor, int], None]:
-    """Return an operator that does nothing and has a formula for its floating-point operations."""
-    from torch.utils.flop_counter import register_flop_formula
-
-    library = torch.library.Library("bilrp", "DEF")
-    library.define("multiply_adds(Tensor values, int count) -> ()")
-    library.impl("multiply_adds", lambda values, count: None, "CPU")
-    register_flop_formula(torch.ops.bilrp.multiply_adds)(lambda shape, count, *_, **__: 2 * count)
-    _counting_libraries.append(library)  # an operator lives as long as its library
-    return torch.ops.bilrp.multiply_adds
-
-
-_counting_libraries: list[torch.library.Library] = []
+        row = torch.empty((), device="meta").expand(1, count)
+        torch.mm(row, row.T)

@@ -15,6 +15,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from bilrp.errors import InputError
+
 DEFAULT_BUDGET_BYTES = 512 * 2**20  # tangents in memory at once: on the CPU, and if free memory is unknown
 FREE_MEMORY_DIVISOR = 4  # an accelerator's budget is its free memory divided by this
 DEVICES_WITHOUT_FLOAT64 = {"mps"}
@@ -80,6 +82,22 @@ def get_memory_budget(device: torch.device) -> int:
     """Return how many bytes of tangents may be in memory at once; more helps accelerators but not the CPU."""
     free = None if device.type == "cpu" else get_free_bytes(device)
     return DEFAULT_BUDGET_BYTES if free is None else free // FREE_MEMORY_DIVISOR
+
+
+def check_fits(needed_bytes: int, device: torch.device, task: str, advice: str) -> None:
+    """Raise InputError if a task does not fit into the device's free memory.
+
+    Args:
+        needed_bytes: Estimated peak of the task.
+        device: Where it runs.
+        task: What needs the memory, first words of the message.
+        advice: What the user can do, last words of the message.
+    """
+    free = get_free_bytes(device)
+    if free is not None and needed_bytes > free:
+        raise InputError(
+            f"{task} needs about {needed_bytes / 2**30:.1f} GB, and {free / 2**30:.1f} GB are free: {advice}"
+        )
 
 
 def read_system_free_bytes(meminfo: Path) -> int | None:

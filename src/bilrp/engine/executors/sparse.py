@@ -60,37 +60,6 @@ def choose_tangent_type(like: Tensor) -> type[SparseTangent]:
     return NativeSparseTangent if native.is_supported(like) else TorchSparseTangent
 
 
-class BufferPool:
-    """Reusable buffers for sparse tangents: allocating costs more than computing them.
-
-    All buffers have the size of the largest request; the operating system does not commit untouched pages.
-    """
-
-    def __init__(self, like: Tensor) -> None:
-        self.like, self.capacity = like, 1  # not 0: buffers are identified by address
-        self.free: list[Tensor] = []
-        self.in_use: dict[int, Tensor] = {}  # by address
-
-    def reserve(self, capacity: int) -> None:
-        """Set the size of future buffers to at least `capacity`."""
-        if capacity > self.capacity:
-            self.capacity = capacity
-            self.free.clear()
-
-    def acquire(self, size: int) -> Tensor:
-        """Return an uninitialised buffer of `size` elements."""
-        self.reserve(size)
-        buffer = self.free.pop() if self.free else self.like.new_empty(self.capacity)
-        self.in_use[buffer.untyped_storage().data_ptr()] = buffer
-        return buffer[:size]
-
-    def release(self, values: Tensor) -> None:
-        """Return a buffer to the pool."""
-        buffer = self.in_use.pop(values.untyped_storage().data_ptr())
-        if buffer.numel() == self.capacity:
-            self.free.append(buffer)
-
-
 # ---------------------------------------------------------------- kinds of maps
 
 

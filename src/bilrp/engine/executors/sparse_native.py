@@ -109,7 +109,7 @@ class NativeSparseTangent(SparseTangent):
             len(weights), _addresses(weights), _addresses(before), _addresses(after), ctypes.pointer(progress),
         )  # fmt: skip
         self._call("convolve", arguments, weights, before, after)
-        native.report_multiply_adds(self.values, progress.macs)
+        native.report_multiply_adds(progress.macs)
 
     def load_columns(self, images: Tensor, columns: Tensor, origin: Tensor | None = None) -> None:
         images = images.to(self.values.dtype)  # the model may change the dtype

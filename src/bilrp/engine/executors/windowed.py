@@ -72,32 +72,6 @@ def fit_windows(cone: Cone) -> tuple[Tensor, tuple[int, int]]:
     return torch.minimum(cone.low, last_origin), size
 
 
-def size_classes(
-    cones: dict[Key, Cone], key: Key, index: Tensor, max_padding_ratio: float = 1.3
-) -> list[Tensor]:
-    """Group regions whose windows have about the same size.
-
-    Args:
-        cones: Receptive field of every region in every value.
-        key: The value whose windows are grouped.
-        index: Numbers of the regions to group.
-        max_padding_ratio: Largest ratio of two window sizes in a group, per axis.
-    """
-    extent = (cones[key].high - cones[key].low)[index]
-    classes = torch.stack([_quantize(extent[:, axis], max_padding_ratio) for axis in (0, 1)], 1)
-    _, member = torch.unique(classes, dim=0, return_inverse=True)
-    return [index[member == c] for c in range(int(member.max()) + 1)]
-
-
-def _quantize(sizes: Tensor, max_padding_ratio: float) -> Tensor:
-    """Replace each size by the largest of its class; a class spans at most a factor of `max_padding_ratio`."""
-    out, top = sizes.clone(), None
-    for size in torch.unique(sizes).flip(0).tolist():
-        top = size if top is None or size * max_padding_ratio < top else top
-        out[sizes == size] = top
-    return out
-
-
 def _input_windows(
     program: Program, partition: Regions, cones: dict[Key, Cone], index: Tensor, links: Sequence[Link]
 ) -> Iterator[tuple[Key, Window]]:

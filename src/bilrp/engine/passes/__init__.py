@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bilrp.engine.passes.channels_first import rewrite_channels_first
-from bilrp.engine.passes.fold_factors import fold_factors
+from bilrp.engine.passes.folding import fold_factors
 from bilrp.engine.program import Key, Program
 
 Pass = Callable[[Program, frozenset[Key]], Program]
