@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -209,19 +209,27 @@ def _push_sparse_stage(context: PlanContext, plan: Plan, index: Tensor, outputs:
     column = torch.full((context.partition.count,), -1)
     column[index] = torch.arange(len(index))
 
-    def allocate(key: Key, create: Callable[..., Tensor]) -> SparseTangent:
-        kind = context.tangent_type
-        return kind(create(kind.count_elements(layouts[key]), dtype=context.program.x.dtype), layouts[key])
+    # Buffers are used again, since the system clears the pages of new ones: a quarter of the time of ResNet-50.
+    kind, keys = context.tangent_type, (start, *(link.target for link in links))
+    sizes = {key: kind.count_elements(layouts[key]) for key in keys}
+    free: list[Tensor] = []
+    buffers: dict[Key, Tensor] = {}
 
-    alive = {start: allocate(start, torch.zeros)}
+    def allocate(key: Key) -> SparseTangent:
+        buffers[key] = free.pop() if free else context.program.x.new_empty(max(sizes.values()))
+        return kind(buffers[key][: sizes[key]], layouts[key])
+
+    alive = {start: allocate(start)}
+    alive[start].values.zero_()
     for batch, window in _push_windowed_stage(context, plan, index, outputs):
         alive[start].load_columns(window.data, column[batch], window.origin)
     last_use = {source: i for i, link in enumerate(links) for source in link.sources}
     for i, link in enumerate(links):
-        target = allocate(link.target, torch.empty)
+        target = allocate(link.target)
         sparse.push_map(link.map, [alive[s] for s in link.sources], target, link.shapes)
         for source in {source for source in link.sources if last_use[source] == i}:
             del alive[source]
+            free.append(buffers.pop(source))
         alive[link.target] = target
         output = outputs.get(link.target)
         if isinstance(output, Tensor):

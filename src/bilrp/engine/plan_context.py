@@ -16,7 +16,7 @@ from bilrp.engine.maps.base import is_image
 from bilrp.engine.program import Key, Link, Program, pull_to
 from bilrp.engine.windows import Cone
 from bilrp.regions import Regions
-from bilrp.trace.devices import DEFAULT_BUDGET_BYTES
+from bilrp.trace.devices import DEFAULT_BUDGET_BYTES, can_push_sparse
 
 # Coordinates pulled to estimate how many tiles one occupies. More than the minimum only where the pull needs no
 # products and moves at most MAX_PROBE_NUMEL numbers, so that planning stays cheap.
@@ -53,8 +53,8 @@ class PlanContext:
 
     @cached_property
     def spatial_links(self) -> int:
-        """Number of leading spatial links; 0 on other devices than the CPU, where only dense tangents are pushed."""
-        usable = is_image(self.program.x.shape) and self.program.x.device.type == "cpu"
+        """Number of leading spatial links; 0 on devices where only dense tangents are pushed."""
+        usable = is_image(self.program.x.shape) and can_push_sparse(self.program.x)
         return receptive_fields.spatial_prefix(self.links) if usable else 0
 
     @cached_property

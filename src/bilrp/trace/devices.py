@@ -30,6 +30,11 @@ def is_on_cpu(t: Tensor) -> bool:
     return t.device.type == "cpu"
 
 
+def can_push_sparse(t: Tensor) -> bool:
+    """Return whether windows, sparse rows, tiles and native code apply: accelerators run whole values faster."""
+    return is_on_cpu(t)
+
+
 # ---------------------------------------------------------------- types
 
 

@@ -18,6 +18,7 @@ from bilrp.engine.maps import Gated, Map, Scale, Shapes, Weighted
 from bilrp.engine.maps.base import full_mask, is_image, sum_in_place
 from bilrp.engine.program import INPUT, Link, Program
 from bilrp.engine.windows import Window
+from bilrp.trace.devices import can_push_sparse
 from bilrp.trace.linear_operators import Convolution
 
 TILE_SIDE = 8  # positions per side of a tile
@@ -27,7 +28,7 @@ MAX_BATCH_TILES = 256  # tiles pulled at once
 def count_chain_links(program: Program) -> int:
     """Return how many leading links form a chain of convolutions and gates that `pull_chain` can pull."""
     uses = [source for link in program.links for source in link.sources]
-    if not is_image(program.x.shape) or program.x.device.type != "cpu" or uses.count(INPUT) != 1:
+    if not is_image(program.x.shape) or not can_push_sparse(program.x) or uses.count(INPUT) != 1:
         return 0
     previous, length = INPUT, 0
     for link in program.links:
