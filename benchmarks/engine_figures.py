@@ -60,10 +60,16 @@ def _vgg(kind: str) -> Row:
     return Row(works[kind][0], _passes(encoder, item), works[kind][1])
 
 
-def _cnn(make: Callable[[], Any], goal: str) -> Row:
-    encoder = make()
+def _cnn(name: str, goal: str, composite: Any = None) -> Row:
+    makes = {
+        "resnet": lambda: bilrp.encoders.vision(DATA / "resnet50"),
+        "mobilenet": bilrp.encoders.mobilenet,
+        "efficientnet": bilrp.encoders.efficientnet,
+    }
+    encoder = makes[name]()
     item = read_item(encoder, _photograph())
-    return Row(lambda: bilrp.decompose(encoder, item.x, regions=16), _passes(encoder, item), goal)
+    work = partial(bilrp.decompose, encoder, item.x, regions=16, composite=composite)
+    return Row(work, _passes(encoder, item), goal)
 
 
 def _random(name: str, goal: str) -> Row:
@@ -118,12 +124,15 @@ ROWS: dict[str, tuple[str, Callable[[], Row]]] = {
     "vgg": ("VGG-16 exact, 256 regions", lambda: _vgg("exact")),
     "vgg-first": ("VGG-16 first picture", lambda: _vgg("first")),
     "vgg-layers": ("VGG-16 five layers", lambda: _vgg("layers")),
-    "resnet": (
-        "ResNet-50, 196 regions",
-        lambda: _cnn(lambda: bilrp.encoders.vision(DATA / "resnet50"), "25"),
+    "resnet": ("ResNet-50, 196 regions", lambda: _cnn("resnet", "25")),
+    "mobilenet": ("MobileNetV2, 196 regions", lambda: _cnn("mobilenet", "60")),
+    "efficientnet": ("EfficientNet-Lite0, 196 regions", lambda: _cnn("efficientnet", "60")),
+    "resnet-zero": ("ResNet-50, LRP-0", lambda: _cnn("resnet", "25", composites.uniform(0.0))),
+    "mobilenet-zero": ("MobileNetV2, LRP-0", lambda: _cnn("mobilenet", "60", composites.uniform(0.0))),
+    "efficientnet-zero": (
+        "EfficientNet-Lite0, LRP-0",
+        lambda: _cnn("efficientnet", "60", composites.uniform(0.0)),
     ),
-    "mobilenet": ("MobileNetV2, 196 regions", lambda: _cnn(bilrp.encoders.mobilenet, "60")),
-    "efficientnet": ("EfficientNet-Lite0, 196 regions", lambda: _cnn(bilrp.encoders.efficientnet, "60")),
     "convnext": ("ConvNeXt-T, 49 regions, random weights", lambda: _random("convnext", "")),
     "vit": ("ViT-B/16, 196 regions, random weights", lambda: _random("vit", "128")),
     "minilm": ("MiniLM, 10 tokens", lambda: _text("minilm", SENTENCE, "7")),
