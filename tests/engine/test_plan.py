@@ -234,7 +234,7 @@ def method_costs(costs: ScheduleCosts, schedule: Schedule) -> list[float]:
     sums = []
     for link in range(len(costs.context.links)):
         if schedule.direction == "pull":
-            sums.append(costs.pull_dense)
+            sums.append([costs.context.coordinate_count * each for each in costs.pull_vector])
         elif link < schedule.windowed_end:
             sums.append(costs.push_windowed)
         elif link < schedule.sparse_end:

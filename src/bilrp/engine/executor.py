@@ -119,7 +119,7 @@ def execute_plan(
         for key in {*context.taps, program.output}
     }
     bar.start("pushing regions", context.partition.count)
-    for index in context.chunks(plan.region_chunk):
+    for index in torch.arange(context.region_count).split(plan.region_chunk):
         _push_chunk(context, plan, index, outputs)
         bar.advance(len(index))
     parts: dict[Key, AnyParts] = {
@@ -210,10 +210,8 @@ def _push_sparse_stage(context: PlanContext, plan: Plan, index: Tensor, outputs:
     column[index] = torch.arange(len(index))
 
     # Buffers are used again, since the system clears the pages of new ones: a quarter of the time of ResNet-50.
-    kind, keys = context.tangent_type, (start, *(link.target for link in links))
-    sizes = {key: kind.count_elements(layouts[key]) for key in keys}
-    free: list[Tensor] = []
-    buffers: dict[Key, Tensor] = {}
+    kind, free, buffers = context.tangent_type, list[Tensor](), dict[Key, Tensor]()
+    sizes = {key: kind.count_elements(layouts[key]) for key in (start, *(link.target for link in links))}
 
     def allocate(key: Key) -> SparseTangent:
         buffers[key] = free.pop() if free else context.program.x.new_empty(max(sizes.values()))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bilrp.engine.costs import Schedule
+from bilrp.engine.executors import sparse
 from bilrp.engine.maps import Mean
 from bilrp.engine.plan_context import PlanContext
 from bilrp.engine.program import Key, Link, Program
@@ -188,10 +189,12 @@ def run_bytes(
     start = links[sparse_end - 1].shape.numel() if 0 < sparse_end < len(links) else 0
     dense = chunk * (peak_push_numel(links[sparse_end:], context.taps) + (0 if windowed_end else 2 * x))
     first, peak, final = sparse_numel
-    stages = [dense, peak, final + chunk * start]
+    rows = links[windowed_end:sparse_end]
+    shares = max((sparse.count_shares(link.map) * link.shape.numel() for link in rows), default=0)
+    stages = [dense, peak + shares, final + chunk * start]
     if windowed_end:
         images = chunk * start if sparse_end == windowed_end else 0
         stages.append(batch * peak_window_numel(context, windowed_end) + first + images)
     index = sum(link.shape.numel() for link in links[: context.spatial_links]) * 3 if sparse_end else 0
-    index += INDEX_BYTES * sum(link.shape.numel() for link in links[windowed_end:sparse_end])
+    index += INDEX_BYTES * sum(link.shape.numel() for link in rows)
     return item * (parts + max(stages)) + index

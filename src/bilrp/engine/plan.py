@@ -104,7 +104,7 @@ def plan_for(context: PlanContext, schedule: Schedule) -> Plan:
             (0, 0, 0),
         )
     else:
-        chunks = context.chunks(region_chunk) if sparse_end else []
+        chunks = torch.arange(context.region_count).split(region_chunk) if sparse_end else []
         sparse_macs, sparse_numel = _sparse_push_macs(context, chunks, schedule)
         dense = context.region_count * sum(link.cost().macs for link in links[sparse_end:])
         stages = (

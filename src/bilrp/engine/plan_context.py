@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -100,21 +100,13 @@ class PlanContext:
         """The implementation of sparse tangents for this program."""
         return sparse.choose_tangent_type(self.program.x)
 
-    def chunks(self, size: int) -> Sequence[Tensor]:
-        """Split the regions into chunks; neighbouring regions, which share work, have neighbouring numbers."""
-        return torch.arange(self.region_count).split(size)
-
     # ------------------------------------------------------------ coordinates
-
-    @property
-    def is_projected(self) -> bool:
-        """Whether the coordinates are projections of the embedding."""
-        return self.coordinate_count != self.program.result.numel()
 
     @cached_property
     def chain_length(self) -> int:
-        """Number of leading links that can be pulled tile by tile."""
-        return 0 if self.is_projected else tiles.count_chain_links(self.program)
+        """Number of leading links that can be pulled tile by tile; 0 for projections of the embedding."""
+        is_projected = self.coordinate_count != self.program.result.numel()
+        return 0 if is_projected else tiles.count_chain_links(self.program)
 
     @cached_property
     def tiles_per_coordinate(self) -> float:

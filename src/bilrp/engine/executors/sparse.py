@@ -187,6 +187,13 @@ def _depthwise_shares(
     return total.expand(-1, *shapes.target)
 
 
+def count_shares(map_: Map) -> int:
+    """Return how many numbers `push_map` computes for each feature of the target before it combines rows."""
+    if isinstance(map_, Weighted) and _is_depthwise(map_):
+        return 3 * map_.terms[0].weight[0].numel()
+    return 0
+
+
 def _geometry(map_: Map, shapes: Shapes) -> Geometry:
     geometry = map_.geometry(shapes)
     assert geometry is not None
