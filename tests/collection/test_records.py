@@ -474,6 +474,9 @@ def test_conditions_never_find_inputs_that_failed(encoder: bilrp.Encoder, tmp_pa
     assert len(built.failed) == 1
     for where in ("1=1", "failed IS NULL", "failed IS NOT NULL OR 1=1", "1=1) OR (1=1"):
         assert len(built.nearest(0, 3, where=where)) == 2
+    for where in ("1=1; DROP TABLE x", "1=1 LIMIT 1", "1=1 -- all", ""):
+        with pytest.raises(InputError, match="cannot be used"):
+            built.nearest(0, 3, where=where)
 
 
 @pytest.mark.parametrize("k", [0, -1, 1.5, "3", None])

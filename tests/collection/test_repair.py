@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -176,6 +176,16 @@ def test_files_that_are_not_repairs_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="damaged"):
         Repair.load(path)
+    report = Measurement(*[0.5] * len(fields(Measurement)))
+    report = replace(report, method="projection")
+    reports = (RepairReport("a bar", 4, 3, 0, 1, 0.1, 0.1, report, report),)
+    good = Repair(torch.eye(4)[:1], torch.eye(4)[:1], (), "dot", {"encoder": "x"}, reports)
+    assert Repair.load(good.save(tmp_path / "good.npz")).base == "dot"
+    with pytest.raises(InputError, match="NaN"):
+        Repair.load(replace(good, directions=good.directions * float("nan")).save(tmp_path / "nan.npz"))
+    with pytest.raises(InputError, match="encoder"):
+        tensors, metadata = store.read(tmp_path / "good.npz", kind="repair")
+        Repair.load(store.write(tmp_path / "list.npz", tensors, metadata | {"origin": "[]"}))
 
 
 def test_embeddings_of_another_size_are_refused() -> None:

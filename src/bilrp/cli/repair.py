@@ -55,12 +55,15 @@ def repair(
     as_json: AsJson = False,
 ) -> None:
     """Find similar items without the effect of a stamp: bilrp repair photos.lance --suspect 1 -o stamp.safetensors"""
+    from bilrp.cli.outputs import check_outputs
     from bilrp.collection import open
+    from bilrp.io import files
 
     if sum(each is not None for each in (suspect, part, words)) != 1 or (part is None) != (of is None):
         raise InputError(
             "say which part should not count: --suspect N, or --part X,Y,W,H --of ITEM, or --words TEXT"
         )
+    check_outputs([output], formats=files.NUMBER_SUFFIXES)  # before minutes of work
     opened = open(collection, encoder, weights=weights)
     options: dict[str, Any] = {"suspect": suspect, "words": words, "method": method}
     if part is not None:

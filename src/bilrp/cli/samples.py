@@ -21,21 +21,26 @@ def samples(
     """Write three photographs and two table pages to try commands on: bilrp samples"""
     from importlib.resources import files
 
-    from bilrp.errors import InputError
+    from bilrp.errors import InputError, describe_error
+    from bilrp.io.files import write_bytes
 
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file: name a folder, bilrp samples FOLDER")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made: {describe_error(error)}") from None
     sources = [
         path for path in files("bilrp").joinpath("samples").iterdir() if path.name.endswith((".jpg", ".png"))
     ]
     for source in sorted(sources, key=lambda path: path.name):
         target = folder / source.name
         content = source.read_bytes()
-        if target.exists() and target.read_bytes() != content:
+        if not target.exists():
+            write_bytes(target, content)
+        elif not target.is_file() or target.read_bytes() != content:
             raise InputError(
                 f"{target} exists and is another file: name another folder, bilrp samples FOLDER"
             )
-        target.write_bytes(content)
         print(target)
     print(NEXT_COMMANDS.format(shlex.quote(str(folder))))

@@ -122,8 +122,9 @@ class ItemsTable:
     def find(self, where: str) -> np.ndarray:
         """Return the positions of the items that match a SQL condition, ascending."""
         try:
-            # as it is: joined with another condition, 1=1) OR (1=1 would also find inputs that failed
-            rows = self.dataset.to_table(columns=["id", "failed"], filter=where)
+            # In brackets, so that nothing after a condition (; LIMIT 1) is left out in silence. Inputs that failed are left
+            # out below, since 1=1) OR (1=1 would find them whatever is added here.
+            rows = self.dataset.to_table(columns=["id", "failed"], filter=f"({where})")
         except (OSError, ValueError, RuntimeError) as error:
             names = [name for name in self.dataset.schema.names if name not in HIDDEN_COLUMNS]
             raise InputError(

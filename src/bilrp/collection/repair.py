@@ -329,7 +329,16 @@ class Repair:
                 raise InputError("its tensors have different sizes")
             if about["base"] not in ("dot", "cosine") or not reports:
                 raise InputError("it names no known similarity, or has no report")
+            numbers = (
+                directions,
+                readouts,
+                *(t for each in corrections for t in (each.originals, each.removed)),
+            )
+            if not all(bool(torch.isfinite(each).all()) for each in numbers):
+                raise InputError("it has NaN or infinite values")
             origin = json.loads(metadata["origin"])
+            if not isinstance(origin, dict):
+                raise InputError("it does not name its encoder")
             return Repair(directions, readouts, corrections, about["base"], origin, reports)
 
     def __repr__(self) -> str:
