@@ -170,7 +170,7 @@ MECHANISMS: dict[str, Mechanism] = {
     ),
     "windows+rows": Mechanism(
         "windows and rows",
-        ((plan_context.PlanContext, "spatial_links", ZERO),),
+        ((plan_context.PlanContext, "spatial_count", ZERO),),
     ),
     "native": Mechanism(
         "native rows (torch instead)",

@@ -165,7 +165,7 @@ class PreparedInput:
     mode: Mode
     taps: Mapping[int, int]  # layer -> number of its value
     embeddings: Mapping[int | None, Tensor]  # layer (None: output) -> embedding
-    reference_embeddings: Mapping[int | None, Tensor]  # the same at the reference input, if the rules use one
+    reference_embeddings: Mapping[int | None, Tensor]  # φ(x₀) of a reference input, or μ‖φ‖
     is_centered: bool = False  # the reference is a mean embedding, and the rest is distributed evenly
 
     def compute(self, regions: Regions, *, progress: bool = False) -> tuple[dict[int, AnyParts], Plan]:

@@ -52,7 +52,7 @@ def test_rows_are_exact(name: str, with_library: bool, monkeypatch: pytest.Monke
         monkeypatch.setattr(
             kind, "combine", lambda *given: calls.append(len(given[1]) > 1) or combine(*given)
         )
-        by_rows = plan.plan_for(context, Schedule("push", 1, context.spatial_links))
+        by_rows = plan.plan_for(context, Schedule("push", 1, context.spatial_count))
         parts = densify(executor.execute_plan(context, by_rows)[program.output])
     assert sum(calls) == 2, "both depthwise convolutions, also under rules with input factors"
     assert float((parts - expected).abs().max()) <= 1e-12 * float(expected.abs().max())

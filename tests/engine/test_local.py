@@ -84,7 +84,7 @@ def test_every_way_through_is_the_classical_one(name: str, book: str) -> None:
         seeds = torch.eye(count, dtype=x.dtype).reshape(count, *program.result.shape)
         expected = partition.pool(pull(program, seeds)).T
         context = plan.PlanContext(turned, partition, count)
-        assert context.spatial_links > len(turned.links) - 3, "the whole net but its end is spatial"
+        assert context.spatial_count > len(turned.links) - 3, "the whole net but its end is spatial"
         for schedule in all_schedules(context):
             parts = execute.execute_plan(context, plan.plan_for(context, schedule))[turned.output]
             torch.testing.assert_close(parts, expected, rtol=1e-9, atol=1e-10, msg=str(schedule))

@@ -328,7 +328,7 @@ def test_without_a_library_the_parts_are_the_same(dtype, gamma, monkeypatch) -> 
     with torch.no_grad():
         program = freeze(simplify(record(Deep().to(dtype), x)), bilrp.composites.uniform(gamma))
     context = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
-    spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
+    spatial = max(i for i in context.bottlenecks if i <= context.spatial_count)
     schedule = Schedule("push", context.bottlenecks[0], spatial)
 
     def parts() -> Tensor:
@@ -394,7 +394,7 @@ def test_memory_comes_back_after_every_chunk_of_regions(height) -> None:
     with torch.no_grad():
         program = freeze(simplify(record(model, x)), bilrp.composites.uniform(0.0))
     context = PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
-    spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
+    spatial = max(i for i in context.bottlenecks if i <= context.spatial_count)
     schedule = plan_for(context, Schedule("push", context.bottlenecks[0], spatial))
     chunked = densify(execute.execute_plan(context, replace(schedule, region_chunk=4))[program.output])
     torch.testing.assert_close(

@@ -80,7 +80,7 @@ def test_crops_and_rows_use_a_map_of_ones_own(own):
     context = make_context(own.average())
     names = [link.rule for link in context.program.links]
     at = names.index("average")
-    assert context.spatial_links == at + 2  # the convolution behind it as well
+    assert context.spatial_count == at + 2  # the convolution behind it as well
     pulled = plan.plan_for(context, Schedule("pull"))
     expected = densify(execute.execute_plan(context, pulled)[context.program.output])
     for crops, rows in ((at + 1, at + 1), (at + 2, at + 2), (at, at + 1), (at, at + 2), (1, at + 2)):
@@ -91,7 +91,7 @@ def test_crops_and_rows_use_a_map_of_ones_own(own):
 
 def test_push_and_pull_are_enough(own):
     context = make_context(own.average(own.Blind))
-    assert context.spatial_links == [link.rule for link in context.program.links].index("average")
+    assert context.spatial_count == [link.rule for link in context.program.links].index("average")
     parts, expected = (
         densify(execute.execute_plan(context, plan.make_plan(context, mode))[context.program.output])
         for mode in ("auto", "pull")

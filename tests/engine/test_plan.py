@@ -145,7 +145,7 @@ def block() -> PlanContext:
 
 def test_residual_blocks_pass_as_crops_and_rows(block):
     assert check_every_plan(block, 1e-9) > 10
-    assert block.spatial_links >= 7  # the whole block but for the last flatten
+    assert block.spatial_count >= 7  # the whole block but for the last flatten
 
 
 def test_regions_beyond_the_last_field_of_a_strided_convolution():
@@ -274,7 +274,7 @@ def test_layouts_do_not_remember_other_chunks(block):
     for chunk in chunks:
         alone = PlanContext(block.program, block.partition, block.coordinate_count)
         layouts, expected = block.layouts(chunk), alone.layouts(chunk)
-        keys = [link.target for link in block.links[: block.spatial_links]]
+        keys = [link.target for link in block.links[: block.spatial_count]]
         assert keys and all(torch.equal(layouts[key].mask, expected[key].mask) for key in keys)
         assert all(torch.equal(layouts[key].cone.low, expected[key].cone.low) for key in keys)
 

@@ -39,7 +39,7 @@ def by_rows(x: torch.Tensor, model: nn.Module | None = None) -> torch.Tensor:
     encoder = as_encoder(model or net())
     ready = prepare(encoder, read_item(encoder, x), regions=4)
     context = plan.PlanContext(ready.program, ready.regions, ready.program.result.numel())
-    spatial = max(i for i in context.bottlenecks if i <= context.spatial_links)
+    spatial = max(i for i in context.bottlenecks if i <= context.spatial_count)
     schedule = plan.Schedule("push", context.bottlenecks[0], spatial)
     return densify(executor.execute_plan(context, plan.plan_for(context, schedule))[ready.program.output])
 

@@ -57,14 +57,14 @@ class ScheduleCosts:
     @cached_property
     def push_windowed(self) -> list[float]:
         context = self.context
-        links = context.links[: context.spatial_links]
+        links = context.links[: context.spatial_count]
         return _sums(_windowed_cost(link, context.cones[link.target]) for link in links)
 
     @cached_property
     def push_sparse(self) -> list[float]:
         """Links that cannot push sparse tangents count 0; `sparse_segments` leaves them out."""
         context, layouts = self.context, self.context.layouts(torch.arange(self.context.region_count))
-        costs = [0.0] * context.spatial_links
+        costs = [0.0] * context.spatial_count
         for first, last in sparse_segments(context):
             for i, link in enumerate(context.links[first:last], first):
                 sources, target = [layouts[s] for s in link.sources], layouts[link.target]
@@ -117,15 +117,18 @@ def all_schedules(context: PlanContext, mode: str = "auto") -> Iterator[Schedule
         return
     yield Schedule("push")
     segments = sparse_segments(context)
-    for windowed_end in (i for i in context.bottlenecks if i <= context.spatial_links):
+    for windowed_end in (i for i in context.bottlenecks if i <= context.spatial_count):
         ends = [j for j in context.bottlenecks if any(i <= windowed_end < j <= k for i, k in segments)]
         yield from (Schedule("push", windowed_end, sparse_end) for sparse_end in (windowed_end, *ends))
 
 
 def sparse_segments(context: PlanContext) -> list[tuple[int, int]]:
-    """Return the longest segments between bottlenecks whose links can push sparse tangents."""
+    """Return the longest segments between bottlenecks whose links can push sparse tangents.
+
+    Links on masks (rules of the first layer) are left to the other stages: segments before and after one stay apart.
+    """
     segments: list[tuple[int, int]] = []
-    for first, last in pairwise(i for i in context.bottlenecks if i <= context.spatial_links):
+    for first, last in pairwise(i for i in context.bottlenecks if i <= context.spatial_count):
         if any(link.map.on_mask for link in context.links[first:last]):
             continue
         if segments and segments[-1][1] == first:

@@ -195,6 +195,6 @@ def run_bytes(
     if windowed_end:
         images = chunk * start if sparse_end == windowed_end else 0
         stages.append(batch * peak_window_numel(context, windowed_end) + first + images)
-    index = sum(link.shape.numel() for link in links[: context.spatial_links]) * 3 if sparse_end else 0
+    index = sum(link.shape.numel() for link in links[: context.spatial_count]) * 3 if sparse_end else 0
     index += INDEX_BYTES * sum(link.shape.numel() for link in rows)
     return item * (parts + max(stages)) + index

@@ -52,7 +52,7 @@ class PlanContext:
     # ------------------------------------------------------------ regions
 
     @cached_property
-    def spatial_links(self) -> int:
+    def spatial_count(self) -> int:
         """Number of leading spatial links; 0 on devices where only dense tangents are pushed."""
         usable = is_image(self.program.x.shape) and can_push_sparse(self.program.x)
         return receptive_fields.spatial_prefix(self.links) if usable else 0
@@ -61,15 +61,15 @@ class PlanContext:
     def cones(self) -> dict[Key, Cone]:
         """The receptive field of every region in every spatial value."""
         return (
-            receptive_fields.compute_cones(self.program, self.partition, self.spatial_links)
-            if self.spatial_links
+            receptive_fields.compute_cones(self.program, self.partition, self.spatial_count)
+            if self.spatial_count
             else {}
         )
 
     @cached_property
     def output_support(self) -> dict[Key, Tensor]:
         """Mask of the features that can be non-zero, for every spatial value."""
-        return sparse.propagate_support(self.links[: self.spatial_links])
+        return sparse.propagate_support(self.links[: self.spatial_count])
 
     @cached_property
     def bottlenecks(self) -> list[int]:
