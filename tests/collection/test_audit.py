@@ -53,9 +53,9 @@ def test_the_bar_is_the_first_finding(stamped) -> None:
 
 def test_a_bar_of_little_relevance_that_brings_items_together_is_a_suspect(stamped, monkeypatch) -> None:
     """Its neighbours are counted, as in a loop."""
-    monkeypatch.setattr(audit_module, "_find_border", lambda pair_maps: [])
-    plain = audit_module._make_suspect
-    monkeypatch.setattr(audit_module, "_make_suspect", lambda *args: replace(plain(*args), share=0.01))
+    monkeypatch.setattr(audit_module, "find_border", lambda pair_maps: [])
+    plain = audit_module.make_suspect
+    monkeypatch.setattr(audit_module, "make_suspect", lambda *args: replace(plain(*args), share=0.01))
     [bar] = stamped.audit(sample=48, similarity="cosine").suspects
     ranked = [stamped.nearest(p, 11, similarity="cosine") for p in range(48)]
     near = [[n.position for n in each if n.position != p] for p, each in enumerate(ranked)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -176,8 +176,7 @@ def test_files_that_are_not_repairs_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match="damaged"):
         Repair.load(path)
-    report = Measurement(*[0.5] * len(fields(Measurement)))
-    report = replace(report, method="projection")
+    report = Measurement("projection", 0.5, 0.5, 0.5, relevance=0.5)
     reports = (RepairReport("a bar", 4, 3, 0, 1, 0.1, 0.1, report, report),)
     good = Repair(torch.eye(4)[:1], torch.eye(4)[:1], (), "dot", {"encoder": "x"}, reports)
     assert Repair.load(good.save(tmp_path / "good.npz")).base == "dot"
@@ -510,7 +509,7 @@ def test_a_repair_without_effect_is_refused(pair_of_collections) -> None:
 def test_a_repair_that_brings_its_items_together_is_refused(pair_of_collections, monkeypatch) -> None:
     """What helps the items that the part was added to can leave one more thing in common to those that have it."""
     _, stamped = pair_of_collections
-    make = repair_selection._Selection._make_repair
+    make = repair_selection.Selection.make_repair
 
     def make_alike(selection, *args) -> Repair:
         repair = make(selection, *args)
@@ -518,7 +517,7 @@ def test_a_repair_that_brings_its_items_together_is_refused(pair_of_collections,
         alike = correction.originals - correction.originals[:1]
         return replace(repair, corrections=(replace(correction, removed=alike),))
 
-    monkeypatch.setattr(repair_selection._Selection, "_make_repair", make_alike)
+    monkeypatch.setattr(repair_selection.Selection, "make_repair", make_alike)
     monkeypatch.setattr(
         repair_selection, "MIN_GAIN", 0.0
     )  # nearly all of their neighbours have the bar as it is

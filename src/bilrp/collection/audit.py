@@ -145,7 +145,7 @@ def audit_collection(
         for i, j in pairs:
             pair_maps.append(grid.pair_maps(i, j))
             bar.advance()
-    candidates = [*_find_common(grid, pair_maps, similarity), *_find_border(pair_maps)]
+    candidates = [*_find_common(grid, pair_maps, similarity), *find_border(pair_maps)]
     suspected = (s for s in candidates if s.excess > 0 or s.attracts)
     ranked = sorted(
         suspected, key=lambda s: (s.kind != "alike", -s.gathered if s.attracts else 0.0, -s.excess)
@@ -314,7 +314,7 @@ def _find_common(
         if pairs:
             carriers = tuple(np.flatnonzero(shows).tolist())
             where = f"the same in {len(carriers)} of {count} items, {_describe_location(area)}"
-            suspect = _make_suspect("alike", where, area, pairs, carriers)
+            suspect = make_suspect("alike", where, area, pairs, carriers)
             attraction, chance = _measure_attraction(grid.collection, shows, similarity)
             suspects.append(replace(suspect, attraction=attraction, chance=chance))
     return suspects
@@ -338,7 +338,7 @@ def _measure_attraction(
     return shares[0], shares[1]
 
 
-def _find_border(pair_maps: Sequence[_PairMaps]) -> list[Suspect]:
+def find_border(pair_maps: Sequence[_PairMaps]) -> list[Suspect]:
     """Return the outermost ring of cells and the corners as suspects."""
     ring = np.ones((GRID_SIZE, GRID_SIZE), dtype=bool)
     ring[1:-1, 1:-1] = False
@@ -349,18 +349,27 @@ def _find_border(pair_maps: Sequence[_PairMaps]) -> list[Suspect]:
             corners[y, x] = True
     carriers = tuple(sorted({p for one in pair_maps for p in one.pair}))
     return [
-        _make_suspect("border", "the border", ring, pair_maps, carriers),
-        _make_suspect("corners", "the corners", corners, pair_maps, carriers),
+        make_suspect("border", "the border", ring, pair_maps, carriers),
+        make_suspect("corners", "the corners", corners, pair_maps, carriers),
     ]
 
 
-def _make_suspect(
+def make_suspect(
     kind: Literal["alike", "border", "corners"],
     where: str,
     mask: np.ndarray,
     pair_maps: Sequence[_PairMaps],
     carriers: tuple[int, ...],
 ) -> Suspect:
+    """Return the suspect in an area of near neighbours, with its mean share of their relevance.
+
+    Args:
+        kind: what the area is.
+        where: the area in words.
+        mask: its cells.
+        pair_maps: the relevance of the pairs.
+        carriers: positions of the items that have it.
+    """
     share = float(np.mean([(one.a[mask].sum() + one.b[mask].sum()) / 2 for one in pair_maps]))
     pairs = tuple(one.pair for one in pair_maps)
     return Suspect(kind, where, share, float(mask.mean()), pairs, mask, carriers)

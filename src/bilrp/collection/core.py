@@ -216,19 +216,18 @@ class Collection:
         """Return the decomposition of an item, with stored parts (computed on first use), or of any other query, exact."""
         at = self.position(query)
         if at is None:
-            if isinstance(query, Decomposition):
-                check_origin(self.path, self.description, query.origin)
-                return query
-            return self._decompose_checked(self._read_query(query))
+            if not isinstance(query, Decomposition):
+                return self._decompose_checked(self._read_query(query))
+            check_origin(self.path, self.description, query.origin)
+            return query
         return self._restore_decomposition(at, self._load_or_make_parts([at])[0])
 
     def _restore_decomposition(self, position: int, packed: PackedParts) -> Decomposition:
         """Build the decomposition of an item from its stored parts."""
         self._check_given_encoder()
         with wrap_errors(f"the parts of {self.names[position]} in {self.path} are damaged"):
-            decomposition = parts_table.restore_decomposition(
-                packed, self.parts.read_frame(self.ids[position]), self.embedding(position)
-            )
+            frame = self.parts.read_frame(self.ids[position])
+            decomposition = parts_table.restore_decomposition(packed, frame, self.embedding(position))
         return replace(decomposition, view=self.view(position), name=self.names[position])
 
     def relevance(self, i: Query, j: Query) -> Float[Tensor, "regions_a regions_b"]:
@@ -665,8 +664,7 @@ class Collection:
             seed: Seed of k-means and of the resamples.
             progress: Show a progress bar.
 
-        >>> clusters = collection.clusters(8)  # doctest: +SKIP
-        >>> clusters.labels, clusters[0].stability, clusters.explain(0).examples  # doctest: +SKIP
+        >>> collection.clusters(8).explain(0).examples  # doctest: +SKIP
         """
         from bilrp.collection.clusters import cluster_collection
 

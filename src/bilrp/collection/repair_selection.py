@@ -95,7 +95,7 @@ def repair_collection(
     if method is not None and method not in METHODS:
         raise InputError(f"unknown method {method!r}: use one of {', '.join(METHODS)}")
     target = _resolve_target(collection, suspect=suspect, part=part, of=of, words=words, carriers=carriers)
-    selection = _Selection(collection, target, np.random.default_rng(seed), progress)
+    selection = Selection(collection, target, np.random.default_rng(seed), progress)
     return selection.choose(method)
 
 
@@ -337,7 +337,7 @@ def find_neighbours(embeddings: Float[Tensor, "m h"], *, cosine: bool) -> Int[Te
     return scores.topk(min(NEIGHBOURS, len(rows) - 1), dim=1).indices
 
 
-class _Selection:
+class Selection:
     """Makes and measures the candidates for one part."""
 
     def __init__(
@@ -402,7 +402,7 @@ class _Selection:
         )
         self._check_attraction(trial, report)
         self._check_worth(report, ordered[name][0], before)
-        return self._verify(self._make_repair(name, projection, report))
+        return self._verify(self.make_repair(name, projection, report))
 
     def _gain(self, after: Measurement, before: Measurement) -> float:
         return compute_net_gain(after, before, self.share)
@@ -556,9 +556,16 @@ class _Selection:
             raise InputError("the files of the items that have the part cannot be read: restore them")
         return done, torch.stack([self.filled[p] for p in done])
 
-    def _make_repair(
+    def make_repair(
         self, method: str, projection: tuple[Tensor, Tensor] | None, report: RepairReport
     ) -> Repair:
+        """Return the repair by a method.
+
+        Args:
+            method: "projection", "filling" or "removal".
+            projection: directions and readouts of a projection.
+            report: what was measured.
+        """
         none = torch.zeros(0, self.collection.width)
         origin = dict(self.collection.description["origin"])
         if method == "projection":
