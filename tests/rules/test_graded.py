@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import bilrp
 from bilrp import composites, rules
@@ -201,6 +202,62 @@ def test_networks_with_batch_norm_are_graded_by_default_and_add_up(name: str) ->
     assert decomposition.origin["composite"] == composites.graded().name
     assert float(decomposition.unattributed.abs().max()) < 1e-10 * float(decomposition.embedding.abs().max())
     assert float(decomposition.parts.abs().amin(0).max()) > 0  # every region has a part
+
+
+class FrozenNorm(nn.Module):
+    """Batch norm as torchvision's FrozenBatchNorm2d writes it: a product and a sum with constants."""
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        assert norm.running_mean is not None and norm.running_var is not None
+        scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        for name, value in (("scale", scale), ("shift", norm.bias - norm.running_mean * scale)):
+            self.register_buffer(name, value.detach().reshape(1, -1, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.get_buffer("scale") + self.get_buffer("shift")
+
+
+def test_batch_norm_under_another_name_is_graded_too(net: nn.Module, x: torch.Tensor) -> None:
+    """Folded into convolutions it has the same parts, as a product and a sum nothing is left; uniform(0.25) leaves most."""
+    assert isinstance(net, nn.Sequential)
+    blocks: list[tuple[nn.Conv2d, nn.BatchNorm2d]] = []
+    for block in list(net)[:5]:
+        assert isinstance(block, nn.Sequential)
+        conv, norm = block[0], block[1]
+        assert isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)
+        blocks.append((conv.eval(), norm.eval()))
+    layers = {
+        "batch norm": [nn.Sequential(conv, norm) for conv, norm in blocks],
+        "folded": [fuse_conv_bn_eval(conv, norm) for conv, norm in blocks],
+        "frozen": [nn.Sequential(conv, FrozenNorm(norm)) for conv, norm in blocks],
+    }
+    networks = {
+        name: nn.Sequential(
+            *(nn.Sequential(each, nn.ReLU()) for each in every), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
+        for name, every in layers.items()
+    }
+    found = {name: bilrp.decompose(each.eval(), x, regions=8) for name, each in networks.items()}
+    for name, each in found.items():
+        assert each.origin["composite"] == composites.graded().name, name
+        torch.testing.assert_close(each.embedding, found["batch norm"].embedding)
+        torch.testing.assert_close(each.parts.sum(0), each.embedding, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(found["folded"].parts, found["batch norm"].parts, rtol=1e-9, atol=1e-12)
+    flat = bilrp.decompose(networks["frozen"], x, regions=8, composite=composites.uniform(0.25))
+    assert flat.unattributed.norm() > 0.5 * flat.embedding.norm()
+
+
+@pytest.mark.parametrize(("name", "expected"), [("convnext", "uniform(0.25)"), ("shallow", "uniform(0.25)")])
+def test_networks_without_evidence_for_falling_gamma_keep_one_gamma(name: str, expected: str) -> None:
+    networks = {
+        "convnext": lambda: Pooled(next(each for each in ARCHITECTURES if each.name == "convnext").model()),
+        "shallow": lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Conv2d(4, 4, 3, 2), nn.Flatten()
+        ),
+    }
+    decomposition = bilrp.decompose(networks[name]().eval(), torch.randn(1, 3, 64, 64), regions=32)
+    assert decomposition.origin["composite"] == expected
 
 
 def test_linear_layers_on_positions_have_the_depth_of_their_map() -> None:

@@ -5,7 +5,9 @@ half of the cost (`bilrp study sentences`, docs/sentences.md).
 
 In networks with batch norm, γ = 0.25 everywhere leaves up to 99 % of a score to the biases that batch norm makes.
 `graded()` leaves nothing, and is right more often about where things match: docs/rules.md has the figures on ResNet-50,
-MobileNetV2 and EfficientNet-Lite0 with ImageNet weights.
+MobileNetV2 and EfficientNet-Lite0 with ImageNet weights. Where batch norm is folded into the convolutions, or written as
+a product and a sum (FrozenBatchNorm2d of torchvision), the network is the same function, but nothing on the tape is
+called batch norm: it is known by maps that shrink to an eighth, without other norms.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ from bilrp.rules.composites import Composite, conv_attention, graded, map_side, 
 from bilrp.trace.layer_weights import expand_to_rank, extract_weights, is_convolution
 from bilrp.trace.tape import Step, Tape
 
+MIN_SHRINKING = 8.0  # side of the largest map over that of the smallest, of a deep network without norms
+
 
 def choose_composite(tape: Tape) -> Composite:
     """Return the default composite for the operations on a tape.
 
     - `conv_attention(0.25)` for attention and convolutions whose windows overlap (a patch embedding is not counted);
     - `transformer(0)` for attention without such convolutions;
-    - `graded()` for convolutions with batch norm on an image;
+    - `graded()` for convolutions on an image with batch norm, or without any norm if their maps shrink to an eighth;
     - `uniform(0.25)` for everything else.
 
     >>> import torch
@@ -34,9 +38,17 @@ def choose_composite(tape: Tape) -> Composite:
     if any(step.operation.kind == "attention" or is_unfused_attention(step) for step in tape.steps):
         overlapping = any(_is_overlapping_convolution(step) for step in tape.steps)
         return conv_attention() if overlapping else transformer()
-    normed = any(step.operation.kind == "statistics" for step in tape.steps)
-    has_maps = is_image(tape.x.shape) and any(map_side(step) is not None for step in tape.steps)
-    return graded() if normed and has_maps else uniform()
+    return graded() if is_image(tape.x.shape) and _is_deep_convolutional(tape) else uniform()
+
+
+def _is_deep_convolutional(tape: Tape) -> bool:
+    """Return whether convolutions have batch norm, or none of any kind and maps that shrink by MIN_SHRINKING."""
+    sides = [side for step in tape.steps if (side := map_side(step)) is not None]
+    # of maps, not of the embedding: a network may end in `normalize`
+    norms = {step.operation.kind for step in tape.steps if step.result.dim() == 4} & {"statistics", "norm"}
+    if not sides or "statistics" in norms:
+        return bool(sides)
+    return not norms and max(sides) >= MIN_SHRINKING * min(sides)
 
 
 def _is_overlapping_convolution(step: Step) -> bool:
