@@ -23,7 +23,7 @@ from bilrp.regions import grid
 from bilrp.render.report import Table
 from bilrp_studies.arena import methods, photo_truths, report, study, text_truths
 from bilrp_studies.arena.settings import ArenaSettings
-from bilrp_studies.arena.truth import Case, measure, order_regions
+from bilrp_studies.arena.truth import Case, measure, order_regions, rank_regions
 from bilrp_studies.common.word_subsets import StudySentence
 from text_folders import ARCHITECTURES
 
@@ -202,6 +202,30 @@ def test_regions_of_a_finding_are_covered_by_their_relevance_to_it() -> None:
     assert [(each.a, each.b) for each in explanation.findings()] == [([4, 5], [5]), ([10], [3])]
     assert order_regions(explanation, 0, range(16))[:4] == [5, 4, 10, 0]
     assert order_regions(explanation, 1, range(16))[:3] == [5, 3, 0]
+
+
+def test_regions_are_covered_by_their_sums_of_relevance() -> None:
+    """A region with many weak partners comes before one with a single strong one, and is covered first."""
+    encoder = small_encoder()
+    torch.manual_seed(3)
+    a, b = torch.rand(2, 1, 3, 64, 64)
+    relevance = torch.zeros(16, 16)
+    relevance[5, 7], relevance[9], relevance[3, :8], relevance[12, 8:] = 0.6, 0.1, 0.1, 0.09
+    explanation = replace(bilrp.explain(encoder, a, b, regions=16), relevance=relevance)
+    assert rank_regions(explanation, 0, range(16))[:4] == [9, 3, 12, 5]
+    assert order_regions(explanation, 0, range(16))[0] == 5
+    match = torch.eye(16)
+    case = Case("class", a, b, match, torch.ones_like(match), group=0, cover=True)
+    falls = []
+    for x, other, hidden in ((a, b, [9, 3, 12]), (b, a, rank_regions(explanation, 1, range(16))[:3])):
+        changed = torch.where(
+            torch.isin(grid(16)(x).labels, torch.tensor(hidden)), x.mean((2, 3), keepdim=True), x
+        )
+        cosine = nn.functional.cosine_similarity(encoder.module(changed), encoder.module(other))
+        falls.append(1 - float(cosine) / explanation.score)
+    result = measure(encoder, explanation, case)
+    assert result["fall by region"] == pytest.approx(sum(falls) / 2, abs=1e-6)
+    assert abs(result["fall by region"] - result["fall"]) > 1e-5
 
 
 def test_the_stereo_pair_matches_by_its_disparity(settings: ArenaSettings) -> None:

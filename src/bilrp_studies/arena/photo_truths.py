@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -26,6 +25,7 @@ from bilrp_studies.common.stereo_images import load_stereo_pair
 WARPS = ("shift", "mirror", "zoom", "rotation", "crop")
 TOLERANCE = 0.5  # of a region beyond its border: the centre is within one region of the exact position
 OBJECT_REGIONS = 3  # side of a planted object
+PARTNERS = 12  # of one class for each photograph, among those drawn before it
 MIN_BOX_REGIONS, MAX_BOX_FRACTION = 2, 0.6  # regions that a class must cover, and fraction it may cover
 
 
@@ -153,22 +153,24 @@ def shuffle_photographs(settings: ArenaSettings) -> list[Path]:
 
 
 def shuffle_class_pairs(settings: ArenaSettings) -> list[tuple[Path, Path, str]]:
-    """Return pairs of photographs that have a class in common, first those whose photographs are in no earlier pair."""
-    by_class: dict[str, list[Path]] = {}
-    for path in list_photographs(settings.data):
-        for kind in {name for name, _ in read_annotation(path)[1]}:
-            by_class.setdefault(kind, []).append(path)
+    """Return pairs of photographs that have a class in common, so that the first n pairs need few photographs.
+
+    Photographs are drawn in random order; each comes with up to PARTNERS of those drawn before it. A method decomposes a
+    photograph once for all of its pairs.
+    """
+    drawn: list[Path] = []
+    pairs: list[tuple[Path, Path, str]] = []
     rng = random.Random(settings.seed)
-    pairs = [
-        (first, second, kind) for kind, paths in sorted(by_class.items()) for first, second in pairwise(paths)
-    ]
-    rng.shuffle(pairs)
-    used: set[Path] = set()
-    fresh, rest = [], []
-    for each in pairs:
-        (rest if used & {each[0], each[1]} else fresh).append(each)
-        used |= {each[0], each[1]}
-    return [*fresh, *rest]
+    for path in shuffle_photographs(settings):
+        kinds = {name for name, _ in read_annotation(path)[1]}
+        common = [
+            (each, path, rng.choice(sorted(both)))
+            for each in drawn
+            if (both := kinds & {name for name, _ in read_annotation(each)[1]})
+        ]
+        pairs += rng.sample(common, min(PARTNERS, len(common)))
+        drawn.append(path)
+    return pairs
 
 
 def list_photographs(data: Path) -> list[Path]:

@@ -16,7 +16,7 @@ Values = dict[tuple[str, str], dict[str, dict[str, dict[int, list[float]]]]]
 """(encoder, truth) → measure → method → group → one value per pair."""
 
 MATCH_MEASURES = ("× chance", "signed", "hit", "AUC")
-COVER_MEASURES = ("fall",)
+COVER_MEASURES = ("fall", "fall by region")
 VERDICTS = ("behind", "lower", "unclear", "higher", "ahead")
 MIN_GROUPS = 5  # with fewer independent pairs the bootstrap says nothing
 EQUAL_FALL = 1e-6  # falls that differ by less are the same
@@ -27,6 +27,7 @@ MEANINGS = {
     "AUC": "how often a true match has more relevance than another pair",
     "fall": "by how much the score falls when the first findings are covered, an eighth of the regions of one side at a "
     "time (at least three), the same number for every method",
+    "fall by region": "the same, with the regions that have the most relevance in sum, whatever they match",
     "unattributed": "share of the score that no pair of regions has; not compared",
 }
 
@@ -36,7 +37,10 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
     values = collect_values(rows)
     table = summarize_values(values, settings)
     comparisons = compare_methods(values, settings)
-    covering = compare_covering(rows, settings)
+    covering = compare_covering(rows, settings) | {
+        f"{encoder}, by region": by
+        for encoder, by in compare_covering(rows, settings, measure="fall by region").items()
+    }
     results = {
         "table": {f"{encoder} | {truth}": by for (encoder, truth), by in table.items()},
         "comparisons": comparisons,
@@ -143,16 +147,23 @@ def judge_difference(difference: Mapping[str, float], groups: int) -> str:
     return "behind" if difference["high"] < 0 else "ahead" if difference["low"] > 0 else "unclear"
 
 
-def compare_covering(rows: Iterable[Row], settings: ArenaSettings) -> dict[str, dict[str, dict[str, float]]]:
+def compare_covering(
+    rows: Iterable[Row], settings: ArenaSettings, *, measure: str = "fall"
+) -> dict[str, dict[str, dict[str, float]]]:
     """Return, by encoder and other method, the share of pairs whose score falls more under the default's findings.
 
     Equal falls count half: methods that find the same regions have the same. "every other" is the share of pairs where
     the default's fall is at least that of all others at once, "more than every other" where it is more. Each has
     "mean", "low", "high" and "pairs".
+
+    Args:
+        rows: the measures of every method on every pair.
+        settings: the settings of the study.
+        measure: one of COVER_MEASURES.
     """
     held: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        falls = {name: each["fall"] for name, each in row["methods"].items() if "fall" in each}
+        falls = {name: each[measure] for name, each in row["methods"].items() if measure in each}
         ours = falls.pop(OUR_METHOD, None)
         if ours is None or not falls:
             continue

@@ -38,7 +38,7 @@ from bilrp_studies.common import sts_data
 from bilrp_studies.common.noun_matching import load_or_train
 from bilrp_studies.common.result_cache import load_or_compute_row
 
-CACHE_VERSION = 2  # of the cached measures of a pair; changing it invalidates the cache
+CACHE_VERSION = 3  # of the cached measures of a pair; changing it invalidates the cache
 IMAGE_TRUTHS = (
     photo_truths.class_cases,
     photo_truths.warp_cases,

@@ -61,26 +61,28 @@ def measure(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str,
         "AUC": evaluation.roc_auc(relevance, case.match, mask=case.mask),
         "unattributed": safe_ratio(explanation.unattributed, explanation.score),
     }
-    return result | cover_findings(encoder, explanation, case) if case.cover else result
+    return result | cover_first(encoder, explanation, case) if case.cover else result
 
 
-def cover_findings(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str, float]:
-    """Cover the first findings of each side in turn; return by how much the score falls, relative to the score.
+def cover_first(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str, float]:
+    """Cover the first regions of each side in turn; return by how much the score falls, relative to the score.
 
-    Every method covers the same number of regions of each side, `count_covered`: those of its findings in their order,
-    as listed by `order_regions`. Regions of an image become its mean colour, words of a text are deleted.
+    Every method covers the same number of regions of each side, `count_covered`. "fall": those of its findings in their
+    order, as listed by `order_regions`. "fall by region": those with the most relevance, whatever they go with, as
+    listed by `rank_regions`. Regions of an image become its mean colour, words of a text are deleted.
     """
     similarity = resolve_similarity(None, encoder.similarity)
     embeddings = [side.embedding for side in (explanation.a, explanation.b)]
-    falls = []
+    falls = {"fall": 0.0, "fall by region": 0.0}
     for number, side in enumerate((explanation.a, explanation.b)):
         item = read_item(encoder, (case.a, case.b)[number])
-        order = order_regions(explanation, number, list_coverable(item, side.regions))
-        hidden = order[: count_covered(len(order))]
-        covered = embed_without_regions(encoder, item, side.regions, hidden)
-        pair = (embeddings[0], covered) if number else (covered, embeddings[1])
-        falls.append(1 - similarity.score(*pair) / explanation.score)
-    return {"fall": sum(falls) / 2}
+        numbers = list_coverable(item, side.regions)
+        for name, order in zip(falls, (order_regions, rank_regions), strict=True):
+            hidden = order(explanation, number, numbers)[: count_covered(len(numbers))]
+            covered = embed_without_regions(encoder, item, side.regions, hidden)
+            pair = (embeddings[0], covered) if number else (covered, embeddings[1])
+            falls[name] += (1 - similarity.score(*pair) / explanation.score) / 2
+    return falls
 
 
 def count_covered(regions: int) -> int:
@@ -119,3 +121,17 @@ def order_regions(explanation: Explanation, side: int, numbers: Sequence[int]) -
         for number, value in zip(own, relevance[own][:, other].sum(1).tolist(), strict=True):
             rank.setdefault(number, (place, -value))
     return sorted(numbers, key=lambda number: rank.get(number, (MAX_FINDINGS, -strongest[number])))
+
+
+def rank_regions(explanation: Explanation, side: int, numbers: Sequence[int]) -> list[int]:
+    """Return regions of one side by the sum of their relevance with the whole other side, largest first.
+
+    A finding says what goes with what; this says what a region adds to the score, whatever it goes with.
+
+    Args:
+        explanation: The explanation.
+        side: 0 for a, 1 for b.
+        numbers: Regions of that side.
+    """
+    sums = explanation.marginals()[side].tolist()
+    return sorted(numbers, key=lambda number: -sums[number])
