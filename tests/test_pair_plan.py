@@ -43,7 +43,9 @@ def distance(left: Tensor, right: Tensor) -> float:
     return float((left - right).abs().max())
 
 
-@pytest.mark.parametrize("chosen", ["cosine", "dot", similarity.bilinear(WHITENING)], ids=str)
+@pytest.mark.parametrize(
+    "chosen", ["cosine", "dot", similarity.bilinear(WHITENING)], ids=["cosine", "dot", "bilinear"]
+)
 @pytest.mark.parametrize("composite", [None, composites.uniform(0.0)], ids=["centered", "zero"])
 @pytest.mark.parametrize("texts", [(SHORT, LONG), (LONG, SHORT)], ids=["small first", "large first"])
 def test_it_is_the_product_of_both_parts(
