@@ -83,7 +83,8 @@ def align_chunks(folder: Path, count: int) -> Iterator[Question]:
     for pair in choose_aligned_pairs(ArenaSettings(data=folder, sentences=12 * count)):
         aligned = {word for _, chunk in pair.aligned for word in pair.chunks_b[chunk]}
         inside = {word for chunk in pair.chunks_b for word in chunk}
-        if not aligned or not inside - aligned:
+        # five words are left out, so there must be some more
+        if not aligned or not inside - aligned or len(pair.b.split()) <= 2 * REMOVED_WORDS:
             continue
         spans, place = [], 0
         for number, word in enumerate(pair.b.split(" ")):
