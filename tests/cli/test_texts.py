@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from bilrp import cli
 from bilrp.cli import texts
 from bilrp.encoders import sentence
 from bilrp.explanation import explain
@@ -25,18 +24,12 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def command(folder: Path, monkeypatch, capsys, tmp_path):
+def command(bilrp_command, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["bilrp", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        for name in ("stdout", "stderr"):
-            monkeypatch.setattr(getattr(sys, name), "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as raised:
-            cli.main()
-        out, err = capsys.readouterr()
-        return (raised.value.code if isinstance(raised.value.code, int) else 0), out, err
+        return bilrp_command(*arguments)
 
     return run
 
