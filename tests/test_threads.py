@@ -135,7 +135,7 @@ def test_attention_has_its_derivative_whatever_the_kernel() -> None:
 
 
 def test_every_run_of_the_model_holds_the_lock() -> None:
-    """Also the one that compares sizes of embeddings: a model may write to its own buffers."""
+    """A model may write to its own buffers."""
     free: list[bool] = []
 
     class Watched(nn.Module):
@@ -151,4 +151,4 @@ def test_every_run_of_the_model_holds_the_lock() -> None:
             return x.mean(1)
 
     bilrp.explain(Watched(), torch.rand(1, 3, 4), torch.rand(1, 5, 4), similarity="dot")
-    assert len(free) >= 4 and not any(free)
+    assert len(free) >= 2 and not any(free)

@@ -342,7 +342,7 @@ def test_losses_come_first() -> None:
         ("better", "behind"), ("like", "unclear"), ("worse", "ahead"),
     ]  # fmt: skip
     assert [section.title for section in built.sections[:2]] == [
-        "The default beside the best other method, losses first",
+        "The default and the best other method, losses first",
         "Where the default is behind",
     ]
     (overview,) = built.sections[0].blocks
