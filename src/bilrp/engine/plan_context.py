@@ -110,10 +110,7 @@ class PlanContext:
 
     @cached_property
     def tiles_per_coordinate(self) -> float:
-        """Mean number of non-zero tiles of a coordinate's cotangent at the end of the chain, from a few probes.
-
-        Expensive, as it pulls them; only for a chain of at least one link.
-        """
+        """Mean number of non-zero tiles of a coordinate's cotangent at the end of the chain; it pulls some of them."""
         assert self.chain_length
         tail = replace(self.program, links=self.links[self.chain_length :])
         probes = MIN_PROBED_COORDINATES
