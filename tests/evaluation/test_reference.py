@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import bilrp
+import second_order_reference as reference
 from bilrp import composites, regions, rules
-from bilrp.evaluation import reference
 
 
 def dense(bias: bool) -> nn.Sequential:

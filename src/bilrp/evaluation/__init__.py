@@ -15,8 +15,7 @@ matches are a 0/1 matrix shaped like the relevance, [regions of a, regions of b]
 | does it depend on the model? | `randomization` | 0 | 0 | 1 if it ignores the model |
 | is it stable under small noise? | `stability` | 1 | 0 | −1 |
 
-`tune` searches γ by layer for the best value of any of these. Baseline methods are in `baselines`, a slow independent
-implementation of BiLRP in `reference`.
+`tune` searches γ by layer for the best value of any of these. Baseline methods are in `baselines`.
 
 May import the modules of the root package, trace, rules, engine and io; not render, collection, app or cli.
 """
