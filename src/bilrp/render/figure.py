@@ -13,7 +13,6 @@ import numpy as np
 from torch import Tensor
 
 from bilrp.errors import InputError, wrap_errors
-from bilrp.findings.formatting import format_number
 from bilrp.io import files
 from bilrp.render import findings_figure, score_line
 from bilrp.render import links as algorithm
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from bilrp.explanation import DrawingOptions, Explanation
 
 MIN_OPACITY = 1 / 255
-FIGURE_INCHES, SIDE_BY_SIDE_INCHES = 8.0, 10.0  # width
+FIGURE_INCHES = 8.0  # width
 DEFAULT_TITLE = "Which parts make these two similar?"
 DIFFERENCES_TITLE = "What sets these two apart?"
 
@@ -76,49 +75,20 @@ def plot(
         return plot_matrix(explanation, palette=palette, title=title, special_tokens=special_tokens)
     shapes = [side.input_image.shape for side in (explanation.a, explanation.b)]  # type: ignore[union-attr]
     figure, top, bottom = _make_axes(shapes[0], shapes[1], heatmaps=heatmaps)
-    _draw_explanation_arcs(top, explanation, style, colors)
+    draw_explanation_arcs(top, explanation, style, colors)
     if bottom is not None:
         draw_marginals(bottom, explanation, colors)
     _draw_text(figure, explanation, colors, title=title, names=names, heatmaps=heatmaps)
     return figure
 
 
-def _draw_explanation_arcs(
+def draw_explanation_arcs(
     axes: Axes, explanation: Any, style: str | algorithm.Style, palette: Palette, **options: float
 ) -> None:
     links = algorithm.compute_links(explanation.relevance, style, min_opacity=MIN_OPACITY)
     a, b = explanation.a, explanation.b
     images, boxes = (a.input_image, b.input_image), (a.regions.boxes, b.regions.boxes)
     draw_arcs(axes, images, boxes, links, palette, **options)
-
-
-def plot_side_by_side(
-    explanations: Sequence[Explanation],
-    titles: Sequence[str],
-) -> Figure:
-    """Draw the arcs of several explanations of one pair side by side.
-
-    Args:
-        explanations: Explanations of images.
-        titles: A title for each.
-
-    >>> plot_side_by_side([at_layer_17, at_layer_31], ["layer 17", "layer 31"])
-    """
-    colors, width, count = resolve_palette("paper"), SIDE_BY_SIDE_INCHES, len(explanations)
-    shapes = [(e.a.input_image.shape, e.b.input_image.shape) for e in explanations]  # type: ignore[union-attr]
-    aspect = max(max(a[0], b[0]) / (a[1] + b[1] + 0.30 * max(a[0], b[0])) for a, b in shapes)
-    margin, head, gap = 0.15, 0.38, 0.5
-    column = (width - 2 * margin - gap * (count - 1)) / count
-    height = head + 1.065 * aspect * column + margin
-    figure = make_figure((width, height))
-    figure.set_dpi(150)  # the default resolution of savefig
-    for number, (explanation, title) in enumerate(zip(explanations, titles, strict=True)):
-        x = (margin + number * (column + gap)) / width
-        axes = figure.add_axes((x, margin / height, column / width, 1 - (head + margin) / height))
-        _draw_explanation_arcs(axes, explanation, "auto", colors, line_width=1.1)
-        label = f"{title}:  {explanation.similarity} {format_number(explanation.score)}"
-        figure.text(x, 1 - 0.10 / height, label, size=10.5, va="top", color=TEXT_COLOR)
-    return figure
 
 
 def write(

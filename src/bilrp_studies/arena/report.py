@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bilrp.render.report import Report, Table, pluralize
+from bilrp.render.report import Report, Table
 from bilrp_studies.arena.methods import OUR_METHOD, RANKING_METHODS
 from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.common.bootstrap import block_bootstrap_mean
-from bilrp_studies.common.study_report import Block, build_study_report, format_interval, tabulate_intervals
+from bilrp_studies.common.study_report import (
+    Block,
+    build_study_report,
+    format_interval,
+    pluralize,
+    tabulate_intervals,
+)
 
 Row = Mapping[str, Any]
 Values = dict[tuple[str, str], dict[str, dict[str, dict[int, list[float]]]]]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bilrp.explanation import explain
 from bilrp.render.figure import plot
-from bilrp.render.report import Picture, Report, Table, join_words
+from bilrp.render.report import Picture, Report, Table
 from bilrp_studies.captions.caption_model import BATCH_SCENES, CaptionModel
 from bilrp_studies.captions.methods import OUR_METHOD, Method
 from bilrp_studies.captions.pointing_game import CHANCE, Row, collect_values
@@ -16,7 +16,7 @@ from bilrp_studies.captions.scenes import MAX_OBJECTS, Scene
 from bilrp_studies.captions.settings import CaptionsSettings
 from bilrp_studies.common.bootstrap import bootstrap_mean
 from bilrp_studies.common.drawing import new_figure
-from bilrp_studies.common.study_report import build_study_report, tabulate_intervals
+from bilrp_studies.common.study_report import build_study_report, join_words, tabulate_intervals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

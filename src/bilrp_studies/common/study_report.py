@@ -57,6 +57,25 @@ def build_study_report(
     )
 
 
+def pluralize(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> pluralize(1, "step"), pluralize(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def join_words(items: Sequence[Any]) -> str:
+    """Join items with commas and "and".
+
+    >>> join_words([5]), join_words([17, 31]), join_words([5, 17, 31])
+    ('5', '17 and 31', '5, 17 and 31')
+    """
+    words = [str(item) for item in items]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
 def format_interval(estimate: Estimate | None, digits: int = 2) -> str | None:
     """Format a mean and its interval; None stays None, which a table shows as a dash.
 

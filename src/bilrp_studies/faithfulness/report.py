@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bilrp.render.report import Picture, Report, Table, join_words, pluralize
+from bilrp.render.report import Picture, Report, Table
 from bilrp_studies.common.image_folders import FolderContents
-from bilrp_studies.common.study_report import Block, build_study_report, tabulate_intervals
+from bilrp_studies.common.study_report import (
+    Block,
+    build_study_report,
+    join_words,
+    pluralize,
+    tabulate_intervals,
+)
 from bilrp_studies.common.warps import WARPS
 from bilrp_studies.faithfulness.aggregation import BLOCK_PAIRS, MEASURES, Measure, collect_results
 from bilrp_studies.faithfulness.figures import measure_label, method_titles, plot_results

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bilrp.explanation import Explanation
-from bilrp.render import figure, page
-from bilrp.render.report import Picture, Report, Table, join_words, pluralize
+from bilrp.render import page
+from bilrp.render.report import Picture, Report, Table
 from bilrp_studies.common.image_folders import SkippedFile
-from bilrp_studies.common.study_report import Block, build_study_report
+from bilrp_studies.common.study_report import Block, build_study_report, join_words, pluralize
+from bilrp_studies.photos.figures import plot_side_by_side
 from bilrp_studies.photos.nearest_neighbours import ExplainedPair, NearestNeighbours
 from bilrp_studies.photos.settings import PhotosSettings
 from bilrp_studies.photos.stereo_agreement import StereoAgreement
@@ -93,7 +94,7 @@ def _describe_results(
 
 
 def _pair_picture(number: int, pair: ExplainedPair, layers: Sequence[int]) -> Picture:
-    drawn = figure.plot_side_by_side([pair.explanations[n] for n in layers], [f"layer {n}" for n in layers])
+    drawn = plot_side_by_side([pair.explanations[n] for n in layers], [f"layer {n}" for n in layers])
     caption = "What each layer matches. Open the page of a layer to explore it."
     return Picture(f"pair-{number}.png", drawn, caption, link=f"pair-{number}-layer-{max(layers)}.html")
 
@@ -130,7 +131,7 @@ def _stereo_blocks(stereo: StereoResults, layers: Sequence[int]) -> list[Block]:
         for name, (_, value) in stereo[n].items()
     ]
     shares = ("share near the true match", "chance", "× chance", "signed share", "if nothing moved")
-    drawn = figure.plot_side_by_side([stereo[n]["BiLRP"][0] for n in layers], [f"layer {n}" for n in layers])
+    drawn = plot_side_by_side([stereo[n]["BiLRP"][0] for n in layers], [f"layer {n}" for n in layers])
     text = (
         "Two photographs of one scene from two places: where each point went is known. The share of positive "
         "relevance that lands within one region of the true match, for BiLRP and for Hessian×Product; chance is "

@@ -9,9 +9,9 @@ import numpy as np
 from bilrp.explanation import explain
 from bilrp.regions import grid
 from bilrp.render import figure
-from bilrp.render.report import Picture, Report, Table, pluralize
+from bilrp.render.report import Picture, Report, Table
 from bilrp_studies.common.image_folders import SkippedFile
-from bilrp_studies.common.study_report import Block, build_study_report
+from bilrp_studies.common.study_report import Block, build_study_report, pluralize
 from bilrp_studies.tables import bigram_agreement, figures, page_evaluation
 from bilrp_studies.tables.digit_model import DigitModel, PageSplit
 from bilrp_studies.tables.measurements import Measurements

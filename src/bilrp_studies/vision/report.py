@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bilrp.render.report import Picture, Report, Table, pluralize
+from bilrp.render.report import Picture, Report, Table
 from bilrp_studies.common.bootstrap import block_bootstrap_mean as interval
 from bilrp_studies.common.image_folders import FolderContents
-from bilrp_studies.common.study_report import Block, build_study_report, format_interval, tabulate_intervals
+from bilrp_studies.common.study_report import (
+    Block,
+    build_study_report,
+    format_interval,
+    pluralize,
+    tabulate_intervals,
+)
 from bilrp_studies.common.warps import WARPS
 from bilrp_studies.vision.model_agreement import PairAgreement
 from bilrp_studies.vision.settings import VisionSettings
