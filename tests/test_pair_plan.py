@@ -29,13 +29,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> bilrp.Encoder:
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many parts were computed, one number of regions for each time."""
     counts: list[int] = []
-    compute = bilrp.pipeline.PreparedInput.compute
+    execute = bilrp.pipeline.PreparedInput.plan_and_execute
 
     def counted(self: Any, regions: Any, **options: Any) -> Any:
         counts.append(regions.count)
-        return compute(self, regions, **options)
+        return execute(self, regions, **options)
 
-    monkeypatch.setattr(bilrp.pipeline.PreparedInput, "compute", counted)
+    monkeypatch.setattr(bilrp.pipeline.PreparedInput, "plan_and_execute", counted)
     return counts
 
 

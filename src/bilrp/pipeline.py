@@ -27,7 +27,7 @@ from bilrp.encoder import (
     resolve_composite,
     resolve_regions,
 )
-from bilrp.engine.executor import compute_parts, is_cheaper_to_pull, pull_vectors
+from bilrp.engine.executor import is_cheaper_to_pull, plan_and_execute, pull_vectors
 from bilrp.engine.passes import rewrite
 from bilrp.engine.plan import Plan
 from bilrp.engine.program import Key, Program
@@ -146,7 +146,7 @@ def decompose_item(
     )
     if not prepared.taps:
         return {None: prepared.decompose(progress=progress)}
-    parts, plan = prepared.compute(prepared.regions, progress=progress)
+    parts, plan = prepared.plan_and_execute(prepared.regions, progress=progress)
     return {
         layer: prepared.build_decomposition(prepared.regions, parts[value], plan=plan, layer=layer)
         for layer, value in prepared.taps.items()
@@ -168,13 +168,15 @@ class PreparedInput:
     reference_embeddings: Mapping[int | None, Tensor]  # φ(x₀) of a reference input, or μ‖φ‖
     is_centered: bool = False  # the reference is a mean embedding, and the rest is distributed evenly
 
-    def compute(self, regions: Regions, *, progress: bool = False) -> tuple[dict[int, AnyParts], Plan]:
-        """Compute parts [regions, coordinates] of the output and of tapped values."""
+    def plan_and_execute(
+        self, regions: Regions, *, progress: bool = False
+    ) -> tuple[dict[int, AnyParts], Plan]:
+        """Compute parts [regions, coordinates] of the output and of tapped values, by value number, and their plan."""
         with torch.no_grad():
             projection = None if self.taps else make_projection(self.project, self.program.result)
             taps = frozenset(self.taps.values())
             with progress_bar(progress) as bar:
-                parts, plan = compute_parts(
+                parts, plan = plan_and_execute(
                     self.program, regions, projection, mode=self.mode, taps=taps, bar=bar
                 )
         _check_finite(parts[self.program.output.value], self.origin["composite"])
@@ -182,12 +184,12 @@ class PreparedInput:
 
     def decompose(self, *, progress: bool = False) -> Decomposition:
         """Return the decomposition of the output."""
-        parts, plan = self.compute(self.regions, progress=progress)
+        parts, plan = self.plan_and_execute(self.regions, progress=progress)
         return self.build_decomposition(self.regions, parts[self.program.output.value], plan=plan)
 
-    def compute_parts(self, regions: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
-        """Compute parts of the output by the rules alone; `decompose` also distributes what they leave."""
-        parts, plan = self.compute(regions, progress=progress)
+    def compute_output_parts(self, regions: Regions, *, progress: bool = False) -> tuple[Tensor, Plan]:
+        """Compute parts of the output only, by the rules alone; `decompose` also distributes what they leave."""
+        parts, plan = self.plan_and_execute(regions, progress=progress)
         return densify(parts[self.program.output.value]), plan
 
     def pull(self, vectors: Tensor) -> Tensor:
@@ -222,11 +224,11 @@ class PreparedInput:
 
     def begin_refinement(self, max_regions: int | None) -> Refinement:
         """Start a refinement to at most `max_regions` regions, at its coarsest regions."""
-        return start_refinement(self.regions, self.compute_parts, max_regions)
+        return start_refinement(self.regions, self.compute_output_parts, max_regions)
 
     def split_regions(self, refinement: Refinement, weight: Tensor) -> Refinement:
         """Split the regions of largest weight; return `refinement` itself if none can be split."""
-        return refinement.split(weight, self.compute_parts)
+        return refinement.split(weight, self.compute_output_parts)
 
     def build_refined(self, refinement: Refinement) -> Decomposition:
         """Return the decomposition on the present regions of a refinement."""
@@ -256,7 +258,7 @@ class PreparedInput:
             uncovered, parts = _uncovered_region(regions), densify(parts)
             explained = parts.sum(0)
             if uncovered is not None:
-                explained = explained + self.compute_parts(uncovered)[0].sum(0)
+                explained = explained + self.compute_output_parts(uncovered)[0].sum(0)
             rest = _project(result, projection) - _project(reference.to(result), projection) - explained
             parts = spread_evenly(parts, regions, rest)
         return self.attach_parts(regions, parts, plan=plan, layer=layer)

@@ -25,7 +25,7 @@ from bilrp.trace.devices import check_fits, get_memory_budget
 Outputs = dict[Key, Tensor | list[Windows | TappedRows]]  # dense parts to write into, or what is collected
 
 
-def compute_parts(
+def plan_and_execute(
     program: Program,
     partition: Regions,
     weights: Tensor | None = None,

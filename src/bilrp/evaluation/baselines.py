@@ -29,7 +29,7 @@ from bilrp.encoder import (
     resolve_regions,
 )
 from bilrp.engine import plan
-from bilrp.engine.executor import compute_parts
+from bilrp.engine.executor import plan_and_execute
 from bilrp.engine.plan import PlanContext
 from bilrp.engine.program import INPUT, Program, chunks, pull_to
 from bilrp.errors import InputError
@@ -306,7 +306,7 @@ def integrate_gradients(
         tape = side.encoder.record(start + float(node) * difference, side.item.model_input)
         # Frozen at the point on the path, but multiplied by the whole difference: gradient × (x − x°).
         program = replace(freeze(simplify(tape), composites.hessian_product()), x=difference)
-        total += float(weight) * densify(compute_parts(program, side.regions)[0][program.output.value])
+        total += float(weight) * densify(plan_and_execute(program, side.regions)[0][program.output.value])
         bar.advance()
     return side.build_decomposition(total, f"integrated_hessians({steps})")
 
