@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +20,17 @@ from bilrp.collection import iiif, packed_parts, parts_table, tables, thumbnails
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.description import check_encoder, check_origin, load_encoder, read_description
 from bilrp.collection.items_table import ItemsTable
-from bilrp.collection.neighbours import (
-    MeanContrast,
-    Neighbour,
-    Query,
-    check_count,
-    find_many,
-    make_neighbours,
-)
+from bilrp.collection.neighbours import MeanContrast, Neighbour, Query, check_count
+from bilrp.collection.originals import find_original, read_first_original
 from bilrp.collection.packed_parts import PackedParts
 from bilrp.collection.parts_table import PartsTable
-from bilrp.collection.sources import SourceItem, decode_path, parse_content_hash
-from bilrp.collection.subquery import as_vector, query_vector
+from bilrp.collection.search import (
+    compute_mean,
+    contrast_means,
+    find_nearest,
+    find_nearest_many,
+    share_with_items,
+)
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_item
 from bilrp.errors import BilrpError, InputError, MismatchError, wrap_errors
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     from bilrp.collection.text_audit import TextAudit, TextSuspect
 
 PARTS_PER_COMMIT = 8  # decompositions per commit
-MAX_SPARSE_FRACTION = 0.25  # of the coordinates: with fewer active ones, a product on these alone is faster
 
 
 def open(
@@ -300,26 +298,7 @@ class Collection:
 
     def original_input(self, position: int) -> str | Path:
         """Return what the encoder reads: the stored text, or the path of the original file, if it is unchanged."""
-        row = self.items.take([position], ["text", "stamp"])
-        if row["text"][0] is not None:
-            return row["text"][0]
-        content_hash = parse_content_hash(self.ids[position], row["stamp"][0])
-        source = self.items.sources[position]
-        for name in (source, decode_path(source)):
-            path = os.path.join(self.path, name)
-            if name and os.path.isfile(path):
-                if SourceItem(Path(path), "", "", path).content_id() != content_hash:
-                    raise InputError(f"{self.names[position]}: its file has changed since: index it again")
-                return Path(path)
-        raise InputError(
-            f"{self.names[position]}: its file is missing and its parts are not stored: restore the file, or index "
-            "with parts=True (--parts)"
-        )
-
-    def _file_path(self, position: int) -> str:
-        """Return the path of the item's file, empty if it has none; files added in the app are inside the collection."""
-        source = decode_path(self.items.sources[position])
-        return os.path.join(self.path, source) if source else ""
+        return find_original(self.path, self.items, position)
 
     def _check_given_encoder(self) -> None:
         """Check once that an encoder passed to `open` is the collection's, on the first item that can be read."""
@@ -334,13 +313,7 @@ class Collection:
     @cached_property
     def _first_readable(self) -> Item | None:
         """The first item whose original can be read, if any."""
-        for position in range(len(self)):
-            if position == 0 or os.path.isfile(
-                self._file_path(position)
-            ):  # if items are texts, the first is readable
-                with suppress(BilrpError, OSError):
-                    return read_item(self.encoder, self.original_input(position))
-        return None
+        return read_first_original(self.path, self.items, self.encoder)
 
     def _check_encoder(self, item: Item, origin: Mapping[str, Any] | None = None) -> None:
         """Raise `MismatchError` if the encoder is not the collection's; checked on one item only."""
@@ -375,23 +348,10 @@ class Collection:
         """
         check_count(k)
         similarity = self.resolve_similarity(similarity)
-        by_part = part is not None or without is not None
-        given = as_vector(query, self.width)
-        if by_part and given is not None:
-            raise InputError("a vector has no regions: give the input itself to search by a part of it")
-        if by_part and self.position(query) is None:
-            query = self.decomposition(query)
-        parts = cache(lambda: self._sparse_parts(query))
-        vector = self.embedding(query).numpy() if given is None else given
-        if by_part:
-            vector = query_vector(vector, parts(), part=part, without=without)
-        query_norm = float(np.linalg.norm(vector)) or 1.0 if similarity == "cosine" else None
-        if where is None:
-            index = self.items.index(similarity) if approximate else None
-            best, scores = self.items.top_k(vector, k, similarity, index=index)
-        else:
-            best, scores = self.items.rank(self.items.find(where), vector, k, similarity)
-        return make_neighbours(self, best, scores, partial(self._share_with, parts, query_norm))
+        return find_nearest(
+            self, query, k, self._sparse_parts, part=part, without=without, similarity=similarity,
+            approximate=approximate, where=where,
+        )  # fmt: skip
 
     def nearest_many(
         self,
@@ -411,11 +371,8 @@ class Collection:
 
         >>> [hits[0].name for hits in collection.nearest_many(["one question", "another"])]  # doctest: +SKIP
         """
-
-        def share(query: Query, norm: float | None) -> Callable[[int], Tensor]:
-            return partial(self._share_with, cache(partial(self._sparse_parts, query)), norm)
-
-        return find_many(self, queries, k, self.resolve_similarity(similarity), where, share)
+        similarity = self.resolve_similarity(similarity)
+        return find_nearest_many(self, queries, k, self._sparse_parts, similarity=similarity, where=where)
 
     def read_rows(self, positions: Sequence[int]) -> list[dict[str, Any]]:
         """Return text, group and metadata of some items."""
@@ -444,14 +401,6 @@ class Collection:
         self._check_given_encoder()
         return self._load_or_make_parts([at])[0].unpack()
 
-    def _share_with(
-        self, parts: Callable[[], SparseParts], query_norm: float | None, position: int
-    ) -> Tensor:
-        """Return ⟨P_I, φ(x')⟩; for cosine, where the query's norm is given, divided by both norms."""
-        scale = 1.0 if query_norm is None else query_norm * (float(self.items.norms[position]) or 1.0)
-        (block,) = parts().blocks
-        return block.values @ torch.from_numpy(self.items.embeddings([position])[0])[block.columns] / scale
-
     def share(
         self, query: Query, against: Sequence[int] | None = None, *, similarity: str | None = None
     ) -> Float[Tensor, "regions items"]:
@@ -462,25 +411,9 @@ class Collection:
             against: Items to compare with; None for all.
             similarity: "dot" or "cosine"; the encoder's own by default.
         """
-        parts = self._sparse_parts(query)
-        columns, values = (each.numpy() for each in parts.blocks[0][1:])
-        norms = np.ones(len(self), np.float32)
-        if self.resolve_similarity(similarity) == "cosine":
-            values = values / (float(self.embedding(query).norm()) or 1.0)
-            norms = np.where(self.items.norms > 0, self.items.norms, 1).astype(np.float32)
-        if against is not None:
-            positions = [p for p in map(self.position, against) if p is not None]
-            return torch.from_numpy(
-                values @ self.items.embeddings(positions)[:, columns].T / norms[positions]
-            )
-        shares, start = np.empty((len(self), len(values)), np.float32), 0
-        if len(columns) > MAX_SPARSE_FRACTION * self.width:
-            columns, values = slice(None), packed_parts.scatter_columns(columns, values, self.width)
-        for block in self.items.iter_blocks():
-            np.matmul(block[:, columns], values.T, out=shares[start : start + len(block)])
-            start += len(block)
-        shares /= norms[:, None]
-        return torch.from_numpy(shares).T
+        is_cosine = self.resolve_similarity(similarity) == "cosine"
+        norm = float(self.embedding(query).norm()) or 1.0 if is_cosine else None
+        return share_with_items(self, self._sparse_parts(query), norm, against)
 
     def explain(self, i: Query, j: Query, *, similarity: str | Similarity | None = None) -> Explanation:
         """Explain the similarity of two inputs; of items from stored parts, with `storage_error` in each side.
@@ -533,21 +466,7 @@ class Collection:
 
     def mean(self, group: str | Sequence[int]) -> Float[Tensor, " h"]:
         """Return the mean embedding m of a group, given by name or positions."""
-        if isinstance(group, str):
-            groups = self.groups()
-            if group not in groups:
-                raise InputError(
-                    f"there is no group {group!r}: choose one of {', '.join(sorted(groups)[:12])}"
-                )
-            group = groups[group]
-        if not len(group):
-            raise InputError("a group needs at least one item")
-        total, start, is_member = np.zeros(self.width), 0, np.zeros(len(self), dtype=bool)
-        is_member[list(group)] = True
-        for block in self.items.iter_blocks():
-            total += block[is_member[start : start + len(block)]].sum(0, dtype=np.float64)
-            start += len(block)
-        return torch.from_numpy(total / len(set(group))).float()
+        return compute_mean(self, group)
 
     def contrast(
         self, g: str | Sequence[int], h: str | Sequence[int], *, similarity: str | None = None
@@ -559,17 +478,7 @@ class Collection:
             h: The second group.
             similarity: "cosine" divides the means by their norms and P by ‖φ(x)‖; the encoder's own by default.
         """
-        cosine, means = self.resolve_similarity(similarity) == "cosine", [self.mean(g), self.mean(h)]
-        if cosine:
-            means = [mean / (float(mean.norm()) or 1.0) for mean in means]
-        direction = means[0] - means[1]
-
-        def share(query: Query) -> Tensor:
-            decomposition = self.decomposition(query)
-            scale = float(decomposition.embedding.float().norm()) or 1.0 if cosine else 1.0
-            return decomposition.parts.float() @ direction / scale
-
-        return MeanContrast(direction, share)
+        return contrast_means(self, g, h, cosine=self.resolve_similarity(similarity) == "cosine")
 
     def audit(
         self, *, sample: int = 64, seed: int = 0, similarity: str | None = None, progress: bool = False

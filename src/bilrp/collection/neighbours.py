@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,7 +11,6 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp.collection.subquery import as_vector
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import InputLike
 from bilrp.errors import InputError
@@ -92,60 +91,3 @@ def check_count(k: object) -> None:
     """Raise `InputError` unless k is a number of neighbours: a whole number of at least 1."""
     if not isinstance(k, int | np.integer) or k < 1:
         raise InputError(f"k must be a whole number and at least 1, got {k!r}")
-
-
-def find_many(
-    collection: Collection,
-    queries: Sequence[Query] | np.ndarray,
-    k: int,
-    similarity: str,
-    where: str | None,
-    share: Callable[[Query, float | None], Callable[[int], Tensor]],
-) -> list[list[Neighbour]]:
-    """Return the k nearest items of each query.
-
-    Args:
-        collection: The collection.
-        queries: Items, inputs or vectors.
-        k: Number of neighbours of each.
-        similarity: "dot" or "cosine".
-        where: SQL condition on the items, or None.
-        share: (query, its norm for cosine) → (position → what each region of the query contributes).
-    """
-    check_count(k)
-    if isinstance(queries, str) or not isinstance(queries, Sequence | np.ndarray | Tensor):
-        raise InputError("nearest_many takes a list of queries or vectors; for one query use nearest")
-    vectors = embed_queries(collection, list(queries))
-    if where is None:
-        ranked = collection.items.top_k_many(vectors, k, similarity)
-    else:
-        positions = collection.items.find(where)
-        ranked = [collection.items.rank(positions, vector, k, similarity) for vector in vectors]
-    norms = [float(np.linalg.norm(v)) or 1.0 if similarity == "cosine" else None for v in vectors]
-    return [
-        make_neighbours(collection, *best, share(query, norm))
-        for query, norm, best in zip(queries, norms, ranked, strict=True)
-    ]
-
-
-def embed_queries(collection: Collection, queries: Sequence[Query]) -> list[np.ndarray]:
-    """Return the vector of each query; inputs that are not in the collection are encoded in batches.
-
-    Args:
-        collection: The collection.
-        queries: Items, inputs, decompositions or vectors.
-    """
-    vectors = [as_vector(query, collection.width) for query in queries]
-    new = [
-        n
-        for n, (query, vector) in enumerate(zip(queries, vectors, strict=True))
-        if vector is None and not isinstance(query, Decomposition) and collection.position(query) is None
-    ]
-    for n, embedding in zip(new, collection.embed_inputs([queries[n] for n in new]), strict=True):
-        if isinstance(embedding, str):
-            raise InputError(f"query {n + 1}: {embedding}")
-        vectors[n] = embedding.float().numpy()
-    return [
-        collection.embedding(query).numpy() if vector is None else vector
-        for query, vector in zip(queries, vectors, strict=True)
-    ]
