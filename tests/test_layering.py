@@ -16,8 +16,8 @@ import bilrp_studies
 
 PACKAGES = {"bilrp": Path(bilrp.__file__).parent, "bilrp_studies": Path(bilrp_studies.__file__).parent}
 RESULT_MODULES = {
-    "adapters", "attribution", "covering", "decomposition", "explanation", "groups", "highlights", "many", "mean_embedding",
-    "pair_plan", "pipeline", "refinement", "reliability", "set_comparison",
+    "adapters", "attribution", "covering", "decomposition", "explanation", "explanation_files", "groups", "highlights",
+    "many", "mean_embedding", "pair_plan", "pipeline", "refinement", "reliability", "set_comparison",
 }  # fmt: skip
 ROOT_MODULES = {
     "errors",
@@ -63,12 +63,14 @@ ALLOWED_IMPORTS = {
     "reliability": {"decomposition", "encoder", "inputs", "similarity"},
     "covering": {"encoder", "findings", "inputs", "regions", "similarity"},
     "explanation": {
-        "covering", "decomposition", "encoder", "engine", "findings", "inputs", "io", "pair_plan", "pipeline", "regions",
-        "reliability", "similarity",
+        "covering", "decomposition", "encoder", "engine", "explanation_files", "findings", "inputs", "io", "pair_plan",
+        "pipeline", "regions", "reliability", "similarity",
     },
+    "explanation_files": {"decomposition", "io"},
     "adapters": {"encoder", "highlights", "regions", "similarity"},
     "groups": {
-        "decomposition", "encoder", "explanation", "highlights", "inputs", "io", "regions", "similarity",
+        "decomposition", "encoder", "explanation", "explanation_files", "highlights", "inputs", "io", "regions",
+        "similarity",
     },
     "set_comparison": {"decomposition", "explanation", "groups", "similarity"},
     "many": {"decomposition", "encoder", "inputs", "pipeline", "regions"},
@@ -96,9 +98,9 @@ LAZY_IMPORTS = {
     "bilrp.reliability": {"bilrp.encoders.images"},
     "bilrp.highlights": {"bilrp.render.group_views"},
     "bilrp.explanation": {
-        "bilrp.app.widgets", "bilrp.render.annotations", "bilrp.render.figure", "bilrp.render.findings_table",
-        "bilrp.render.page",
+        "bilrp.app.widgets", "bilrp.render.figure", "bilrp.render.findings_table", "bilrp.render.page",
     },
+    "bilrp.explanation_files": {"bilrp.render.annotations", "bilrp.render.figure", "bilrp.render.page"},
     "bilrp.groups": {"bilrp.render.group_views"},
     "bilrp.set_comparison": {"bilrp.render.group_views"},
     "bilrp.collection.core": {"bilrp.app.widgets"},

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from bilrp.covering import CoveredFinding, PairRuns
-from bilrp.decomposition import Decomposition, deserialize_decomposition, serialize_decomposition
+from bilrp.decomposition import Decomposition
 from bilrp.encoder import (
     CompositeLike,
     Encoder,
@@ -25,6 +25,7 @@ from bilrp.encoder import (
     resolve_encoders,
 )
 from bilrp.errors import InputError
+from bilrp.explanation_files import FORMATS, DrawingOptions, Writer, WriterOptions, read_fields
 from bilrp.findings import grouping
 from bilrp.findings.breakdown import ScoreBreakdown
 from bilrp.findings.differences import (
@@ -39,7 +40,7 @@ from bilrp.findings.special_tokens import exclude_special_tokens, select_regions
 from bilrp.findings.summary import summarize
 from bilrp.inputs import Item
 from bilrp.io import schema, store
-from bilrp.io.files import ANNOTATION_SUFFIXES, FIGURE_SUFFIXES, NUMBER_SUFFIXES, PAGE_SUFFIX, match_suffix
+from bilrp.io.files import match_suffix
 from bilrp.pair_plan import pull_pair, reference_rows, score_pair
 from bilrp.pipeline import Mode, PreparedInput, decompose_item, prepare
 from bilrp.regions import RegionSpecs, as_spec_pair
@@ -71,42 +72,6 @@ class FindingList(list[Finding]):
         from bilrp.render import findings_table
 
         return findings_table.render_html(self._explanation, self)
-
-
-Writer = Callable[..., Path]
-"""A function write(explanation, path, **options); the command line passes style, palette, names, title, special_tokens."""
-
-
-class DrawingOptions(TypedDict, total=False):
-    """Options of `Explanation.plot`.
-
-    Args:
-        title: heading.
-        names: names of the two inputs.
-        style: name of a link style ("auto", "pascal_voc", …), or a `bilrp.render.links.Style`.
-        palette: "paper" or "safe" (colour-blind safe).
-        special_tokens: draw special tokens ([CLS], </s>) of texts.
-        heatmaps: with arcs, also draw each region's share on its image.
-        links: draw pairs instead of findings; default: if a style is given.
-    """
-
-    title: str | None
-    names: tuple[str, str] | None
-    style: str | Style
-    palette: str
-    special_tokens: bool
-    heatmaps: bool
-    links: bool | None
-
-
-class WriterOptions(DrawingOptions, total=False):
-    """Options of `Explanation.save`; pages have no heatmaps, links and dpi, and numbers ignore all of them.
-
-    Args:
-        dpi: resolution of a .png.
-    """
-
-    dpi: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -618,72 +583,8 @@ def _membership(fine: Decomposition, coarse: Decomposition) -> Tensor:
     return members
 
 
-def write_numbers(explanation: Explanation, path: str | Path, **_: Unpack[WriterOptions]) -> Path:
-    """Write an explanation as .npz or .safetensors, which `Explanation.load` reads."""
-    return store.write(path, *serialize_explanation(explanation))
-
-
-def _write_figure(explanation: Explanation, path: str | Path, **options: Unpack[WriterOptions]) -> Path:
-    from bilrp.render import figure
-
-    return figure.write(explanation, path, **options)
-
-
-def _write_page(explanation: Explanation, path: str | Path, **options: Any) -> Path:
-    from bilrp.render import page
-
-    return page.write(explanation, path, **options)
-
-
-def _write_matches(explanation: Explanation, path: str | Path, **_: Any) -> Path:
-    from bilrp.render import annotations
-
-    return annotations.WRITERS[match_suffix(path, annotations.WRITERS) or ""](explanation, path)
-
-
-FORMATS: Mapping[str, Writer] = {
-    **dict.fromkeys(FIGURE_SUFFIXES, _write_figure),
-    PAGE_SUFFIX: _write_page,
-    **dict.fromkeys(NUMBER_SUFFIXES, write_numbers),
-    **dict.fromkeys(ANNOTATION_SUFFIXES, _write_matches),
-}
-"""The writer of each file suffix."""
-
-
-def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and metadata that `Explanation.load` reads."""
-    tensors = {"relevance": e.relevance}
-    metadata = {"kind": "explanation", "score": e.score.hex(), "similarity": e.similarity}
-    metadata["distance"] = "yes" if e.is_distance else "no"
-    for side, d in (("a", e.a), ("b", e.b)):
-        side_tensors, side_metadata = serialize_decomposition(d)
-        tensors |= {f"{side}.{name}": t for name, t in side_tensors.items()}
-        metadata |= {f"{side}.{name}": text for name, text in side_metadata.items()}
-    for name, pair_of in (("self_terms", e.self_terms), ("reference_terms", e.reference_terms)):
-        tensors |= {} if pair_of is None else {f"{name}.a": pair_of[0], f"{name}.b": pair_of[1]}
-    metadata |= {} if e.reference_terms is None else {"reference_score": e.reference_score.hex()}
-    metadata |= {} if e.unweighted_score is None else {"unweighted_score": e.unweighted_score.hex()}
-    return tensors, metadata
-
-
 def deserialize_explanation(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Explanation:
     """Return the explanation of the tensors and metadata that `serialize_explanation` returned; checks them."""
-    sides = [
-        deserialize_decomposition(
-            {n.removeprefix(f"{side}."): t for n, t in tensors.items() if n.startswith(f"{side}.")},
-            {n.removeprefix(f"{side}."): t for n, t in metadata.items() if n.startswith(f"{side}.")},
-        )
-        for side in "ab"
-    ]
-    self_terms, reference_terms = (
-        (tensors[f"{name}.a"], tensors[f"{name}.b"]) if f"{name}.a" in tensors else None
-        for name in ("self_terms", "reference_terms")
-    )
-    unweighted = metadata.get("unweighted_score")
-    explanation = Explanation(
-        sides[0], sides[1], float.fromhex(metadata["score"]), tensors["relevance"], metadata["similarity"], self_terms,
-        metadata["distance"] == "yes", reference_terms, float.fromhex(metadata.get("reference_score", "0x0p+0")),
-        unweighted_score=None if unweighted is None else float.fromhex(unweighted),
-    )  # fmt: skip
+    explanation = Explanation(**read_fields(tensors, metadata))
     schema.check_explanation(explanation)
     return explanation

@@ -20,7 +20,8 @@ from torch import Tensor
 from bilrp.decomposition import Decomposition, check_pair
 from bilrp.encoder import EncoderOrPair, InputLike
 from bilrp.errors import InputError, MismatchError
-from bilrp.explanation import Explanation, deserialize_explanation, pair, serialize_explanation
+from bilrp.explanation import Explanation, deserialize_explanation, pair
+from bilrp.explanation_files import serialize_explanation
 from bilrp.highlights import HighlightContrast, contrast_passages
 from bilrp.inputs import Box, Image
 from bilrp.io import store

@@ -16,7 +16,7 @@ from attack.mutate import mutated, smallest
 from attack.table import Failure, Row
 from bilrp import Decomposition, Explanation
 from bilrp.errors import BilrpError
-from bilrp.explanation import serialize_explanation
+from bilrp.explanation_files import serialize_explanation
 from bilrp.inputs import Image, Item
 from bilrp.io import files, store
 

@@ -17,7 +17,7 @@ import torch
 import bilrp
 from bilrp import Decomposition, Explanation, regions
 from bilrp.errors import InputError, MismatchError
-from bilrp.explanation import serialize_explanation
+from bilrp.explanation_files import serialize_explanation
 from bilrp.io import store
 from models import CASES
 from type_asserts import assert_not_none
