@@ -12,9 +12,9 @@ from PIL import Image
 import bilrp
 from bilrp import groups
 from bilrp.cli import contrast, options, sets
-from bilrp.cli.outputs import check_outputs
+from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
 from bilrp.errors import InputError
-from bilrp.explanation import FORMATS
+from bilrp.explanation import FORMATS, WriterOptions
 
 
 def write_csv(explanation: bilrp.Explanation, path: Path, **_: object) -> Path:
@@ -33,6 +33,22 @@ def test_a_format_of_ones_own_needs_one_row(tmp_path: Path) -> None:
     path = explanation.save(tmp_path / "why.own", formats={**FORMATS, ".own": write_csv})
     assert len(path.read_text().splitlines()) == 3
     assert explanation.save(tmp_path / "why.npz", formats={**FORMATS, ".csv": write_csv}).exists()
+
+
+@pytest.mark.parametrize("show", ["matches", "differences"])
+def test_commands_pass_only_named_options_to_a_writer(
+    show: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(explanation: bilrp.Explanation, path: Path, **options: object) -> Path:
+        assert options.keys() <= WriterOptions.__optional_keys__
+        assert options.get("show", "matches") == show
+        return write_csv(explanation, path)
+
+    monkeypatch.setattr("bilrp.explanation.FORMATS", {".own": write})
+    net = torch.nn.Linear(3, 2, bias=False)
+    explanation = bilrp.explain(net, torch.ones(1, 3), torch.ones(1, 3), similarity="dot")
+    write_outputs(explanation, [tmp_path / "why.own"], DrawOptions(show=show), names=None, quiet=True)
+    assert (tmp_path / "why.own").exists()
 
 
 def test_help_names_every_format() -> None:

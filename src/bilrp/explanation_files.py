@@ -15,9 +15,13 @@ from bilrp.io.files import ANNOTATION_SUFFIXES, FIGURE_SUFFIXES, NUMBER_SUFFIXES
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
     from bilrp.render.links import Style
+    from bilrp.render.styles import Show
 
 Writer = Callable[..., Path]
-"""A function write(explanation, path, **options); the command line passes style, palette, names, title, special_tokens."""
+"""A function write(explanation, path, **options) that ignores the options it has no use for, see `WriterOptions`.
+
+The command line passes style, palette, names, title and special_tokens, and under `--show differences` also show.
+"""
 
 
 class DrawingOptions(TypedDict, total=False):
@@ -31,6 +35,7 @@ class DrawingOptions(TypedDict, total=False):
         special_tokens: draw special tokens ([CLS], </s>) of texts.
         heatmaps: with arcs, also draw each region's share on its image.
         links: draw pairs instead of findings; default: if a style is given.
+        show: "matches", or "differences": what sets the two apart; pages show that first.
     """
 
     title: str | None
@@ -40,6 +45,7 @@ class DrawingOptions(TypedDict, total=False):
     special_tokens: bool
     heatmaps: bool
     links: bool | None
+    show: Show
 
 
 class WriterOptions(DrawingOptions, total=False):
