@@ -55,7 +55,8 @@ def measure_moved_objects(encoder: Encoder, settings: ArenaSettings) -> tuple[in
     """
     right, cosines = 0, []
     for case in photo_truths.object_cases(encoder, settings):
-        explanation = bilrp.explain(encoder, case.a, case.b, regions=settings.regions, similarity="cosine")
+        side = photo_truths.region_side(settings, case.a)
+        explanation = bilrp.explain(encoder, case.a, case.b, regions=side, similarity="cosine")
         first = next(each for each in explanation.findings(100) if each.relevance > 0)
         inside = case.match.any(1)[list(first.a)], case.match.any(0)[list(first.b)]
         right += all(float(each.float().mean()) > 0.5 for each in inside)

@@ -28,6 +28,7 @@ from bilrp.evaluation.feature_baselines import (
 )
 from bilrp.evaluation.positions import find_last
 from bilrp.explanation import Explanation, pair
+from bilrp.io.cache import hash_array
 from bilrp.pipeline import decompose
 from bilrp.progress import progress_bar
 from bilrp.regions import Regions, RegionSpec
@@ -47,7 +48,7 @@ RANKING_METHODS = (
     "same place",
     "random",
 )  # they give relevance alone, without what is left of the score
-MAX_CACHED = 12  # decompositions of one method: a photograph is in several consecutive pairs
+MAX_CACHED = 64  # decompositions of one method: a photograph is in several pairs
 MAX_EXACT_WORDS = 6  # exact Shapley values take 2ⁿ forward passes for n words; longer texts have a sample
 SHAPLEY_ORDERS = 4  # random orders of the words of a longer text, each also backwards
 
@@ -117,18 +118,18 @@ def _cached_pairs(
     decompose_input: Callable[[Encoder, Any, RegionSpec | None], Decomposition],
     pair_sides: Callable[[Decomposition, Decomposition], Explanation],
 ) -> Method:
-    """Return a method that decomposes an input once while it is in consecutive pairs."""
-    cache: dict[tuple[int, Any], tuple[Any, Decomposition]] = {}
+    """Return a method that decomposes an input once, though it is in several pairs and is read anew for each."""
+    cache: dict[tuple[int, str], tuple[Encoder, Decomposition]] = {}
 
     def explain(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Explanation:
         sides = []
         for x in (a, b):
-            key = id(encoder), x if isinstance(x, str) else id(x)
+            key = id(encoder), x if isinstance(x, str) else hash_array(x)
             if key not in cache:
                 if len(cache) >= MAX_CACHED:
                     cache.pop(next(iter(cache)))
-                # The input is kept with its decomposition: ids of freed tensors are used again.
-                cache[key] = (encoder, x), decompose_input(encoder, x, regions)
+                # The encoder is kept with its decomposition: ids of freed objects are used again.
+                cache[key] = encoder, decompose_input(encoder, x, regions)
             sides.append(cache[key][1])
         return pair_sides(*sides)
 

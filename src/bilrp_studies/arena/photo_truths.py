@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -45,9 +46,10 @@ def warp_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
     """
     for number, path in enumerate(shuffle_photographs(settings)[: settings.photographs]):
         photograph = read_photograph(encoder, path)
-        x, regions = photograph.x, grid(settings.regions)(photograph.x)
+        x, side = photograph.x, region_side(settings, photograph.x)
+        regions = grid(side)(x)
         for kind in [WARPS[(number + turn) % len(WARPS)] for turn in range(settings.warps)]:
-            matrix = warp_matrix(kind, (x.shape[2], x.shape[3]), settings.regions)
+            matrix = warp_matrix(kind, (x.shape[2], x.shape[3]), side)
             pixel_map = evaluation.warp_pixel_map(matrix, (x.shape[2], x.shape[3]))
             match, mask = evaluation.match_regions(pixel_map, regions, regions, tolerance=TOLERANCE)
             mask = mask * (1 - match.diag()[:, None])
@@ -78,10 +80,10 @@ def warp_matrix(kind: str, size: tuple[int, int], region: int) -> Tensor:
 def object_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
     """Yield pairs of blurred photographs with one object cut out of a third, in opposite corners."""
     paths = shuffle_photographs(settings)
-    side = settings.regions * OBJECT_REGIONS
-    blur = evaluation.blur_baseline(settings.regions)
     for number, path in enumerate(paths[: settings.photographs]):
         photograph = read_photograph(encoder, path)
+        region = region_side(settings, photograph.x)
+        side, blur = region * OBJECT_REGIONS, evaluation.blur_baseline(region)
         boxes = [box for each in photograph.boxes.values() for box in each]
         if not boxes:
             continue
@@ -89,10 +91,10 @@ def object_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
         cut = photograph.x[:, :, max(top, 0) : bottom, max(left, 0) : right]
         patch = F.interpolate(cut, (side, side), mode="bilinear", antialias=True)[0]
         a, b = (blur(read_photograph(encoder, paths[-1 - (2 * number + k) % len(paths)]).x) for k in (0, 1))
-        last = [(n // settings.regions) * settings.regions - side for n in a.shape[2:]]
+        last = [(n // region) * region - side for n in a.shape[2:]]
         corners = [(0, 0), (last[0], last[1])] if number % 2 else [(0, last[1]), (last[0], 0)]
         a, b, where = evaluation.paste_patch(a, b, patch=patch, at_a=corners[0], at_b=corners[1])
-        regions = grid(settings.regions)(a)
+        regions = grid(region)(a)
         match = evaluation.match_pasted_regions(where, regions, regions)
         yield Case("planted object", a, b, match, torch.ones_like(match), group=number)
 
@@ -111,7 +113,7 @@ def stereo_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
     known = torch.from_numpy(disparity).float()[None, None, y0:y1, x0:x1]
     resized = F.interpolate(known, (height, width), mode="nearest")[0, 0] * width / (x1 - x0)
     pixel_map = evaluation.disparity_pixel_map(resized)
-    regions = grid(settings.regions)(sides[0].x)
+    regions = grid(region_side(settings, sides[0].x))(sides[0].x)
     match, mask = evaluation.match_regions(pixel_map, regions, regions, tolerance=TOLERANCE)
     yield Case("stereo", sides[0].x, sides[1].x, match, mask, group=0)
 
@@ -122,7 +124,8 @@ def class_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
     for first, second, kind in shuffle_class_pairs(settings):
         sides = [read_photograph(encoder, path) for path in (first, second)]
         inside = [
-            regions_in_boxes(grid(settings.regions)(side.x), side.boxes.get(kind, [])) for side in sides
+            regions_in_boxes(grid(region_side(settings, side.x))(side.x), side.boxes.get(kind, []))
+            for side in sides
         ]
         if all(MIN_BOX_REGIONS <= each.sum() <= MAX_BOX_FRACTION * len(each) for each in inside):
             match = torch.outer(*inside)
@@ -132,6 +135,15 @@ def class_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
             number += 1
         if number == settings.pairs:
             return
+
+
+def region_side(settings: ArenaSettings, x: Tensor) -> int:
+    """Return the side of a region in pixels: that of the settings, or the largest power of two of which seven fit into x.
+
+    >>> region_side(ArenaSettings(data=Path()), torch.zeros(1, 3, 224, 224))
+    32
+    """
+    return settings.regions or 2 ** int(math.log2(min(x.shape[2:]) / 7))
 
 
 def regions_in_boxes(regions: Regions, boxes: list[tuple[float, float, float, float]]) -> Tensor:

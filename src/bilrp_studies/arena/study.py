@@ -74,7 +74,11 @@ def load_encoder(name: str, settings: ArenaSettings) -> Encoder:
     folder = settings.data / name
     if not folder.is_dir():
         reads_text = name.startswith(("minilm", "sentence:"))
-        return encoders.load(name) if reads_text else encoders.load(name, size=settings.size)
+        return (
+            encoders.load(name, size=settings.size)
+            if settings.size and not reads_text
+            else encoders.load(name)
+        )
     kind = "sentence" if (folder / "modules.json").is_file() else "vision"
     return encoders.load(f"{kind}:{folder}")
 
@@ -120,22 +124,23 @@ def measure_truth(
     assert isinstance(encoder.module, nn.Module)
     is_text = is_text_encoder(encoder)
     methods = choose_methods(settings, is_text=is_text)
-    regions = None if is_text else grid(settings.regions)
-    origin = {"weights": hash_weights(encoder.module), "version": CACHE_VERSION, "regions": settings.regions}
+    origin: Row = {"weights": hash_weights(encoder.module), "version": CACHE_VERSION}
     cases = list(truth(encoder, settings))
     bar.start(f"{name}, {truth.__name__.removesuffix('_cases')}", len(cases))
     for case in cases:
         if "composite" not in origin:  # another default composite gives other results
             origin["composite"] = default_composite_name(encoder, case.a)
+            origin["regions"] = None if is_text else photo_truths.region_side(settings, case.a)
         base = compute_key(_identify(case), origin)
         ours: list[Explanation] = []  # filled when the first method that is not cached needs it
+        regions = None if is_text else grid(photo_truths.region_side(settings, case.a))
         row = {}
         for label, method in methods.items():
             key = compute_key(base, {"method": label, "steps": settings.integration_steps})
             row[label] = load_or_compute_row(
                 cache,
                 key,
-                lambda method=method, case=case, ours=ours: measure(
+                lambda method=method, case=case, ours=ours, regions=regions: measure(
                     encoder, run_method(method, methods[OUR_METHOD], ours, encoder, case, regions), case
                 ),
             )
