@@ -65,8 +65,7 @@ def highlight_hits(
         hits: What the library's search returned, see `read_hits`.
         texts: The passages, for an index without texts (FAISS).
         text_field: The column or payload field with the passage.
-        similarity: As for `bilrp.highlight`.
-        regions: As for `bilrp.highlight`.
+        similarity, regions: As for `bilrp.highlight`.
 
     >>> hits = highlight_hits(model, "a question", index.search(vector, 10), texts=passages)  # doctest: +SKIP
     >>> hits[0].highlight.passage  # doctest: +SKIP
@@ -90,11 +89,9 @@ def attach_highlights(
     """Write `metadata["highlight"]` of each document of LangChain or LlamaIndex, ready for JSON, and return the documents.
 
     Args:
-        encoder: The encoder that made the vectors of the index.
+        encoder, similarity, regions: As for `highlight_hits`.
         query: What was searched for.
         documents: Documents, (document, score) pairs, or nodes with scores.
-        similarity: As for `bilrp.highlight`.
-        regions: As for `bilrp.highlight`.
 
     >>> documents = attach_highlights(model, question, retriever.invoke(question))  # doctest: +SKIP
     """
@@ -115,10 +112,8 @@ class HighlightingRetriever:
     """A retriever of LangChain (`invoke`) or LlamaIndex (`retrieve`) whose documents have highlights in their metadata.
 
     Args:
-        retriever: The library's own retriever.
-        encoder: The encoder that made the vectors of its index.
-        similarity: As for `bilrp.highlight`.
-        regions: As for `bilrp.highlight`.
+        retriever, encoder: The library's own retriever, and the encoder that made the vectors of its index.
+        similarity, regions: As for `bilrp.highlight`.
 
     >>> HighlightingRetriever(store.as_retriever(), model).invoke("a question")  # doctest: +SKIP
     """

@@ -237,8 +237,7 @@ def make_form(similarity: Similarity, a: Tensor, b: Tensor) -> LinearForm:
 
     Args:
         similarity: A similarity that is linear in either embedding with the other held fixed; others are refused.
-        a: The first embedding, of any shape.
-        b: The second embedding.
+        a, b: The embeddings, of any shape.
     """
     if similarity.has_self_terms:
         raise InputError(

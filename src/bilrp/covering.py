@@ -53,8 +53,7 @@ class PairRuns:
 
         Args:
             finding: the finding.
-            embeddings: of the two inputs.
-            regions: of the two inputs.
+            embeddings, regions: of the two inputs.
         """
         covered = [
             embed_without_regions(encoder, item, each, numbers, can_delete=not self.similarity.any_size)
@@ -81,9 +80,7 @@ def embed_without_regions(
     input; other features become zero.
 
     Args:
-        encoder: the encoder.
-        item: the input.
-        regions: its regions.
+        encoder, item, regions: the encoder, the input, and its regions.
         numbers: which of them are deleted or replaced.
         can_delete: whether words may be deleted.
     """

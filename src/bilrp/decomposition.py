@@ -205,8 +205,7 @@ def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) ->
     They need the same encoder, weights and rules, or encoders of one embedding space.
 
     Args:
-        a: the first decomposition.
-        b: the second.
+        a, b: the decompositions.
         any_size: allow embeddings of different sizes.
     """
     difference = diff_origins(a.origin, b.origin)

@@ -191,8 +191,7 @@ def resolve_encoders(encoder_or_pair: EncoderOrPair, a: InputLike, b: InputLike)
 
     Args:
         encoder_or_pair: one encoder for both, a DualEncoder, or a tuple of two encoders in one embedding space.
-        a: the first input.
-        b: the second input.
+        a, b: the inputs.
     """
     loaded = load_named(encoder_or_pair)
     if not isinstance(loaded, tuple):
@@ -297,8 +296,7 @@ def choose_regions(encoder: Encoder, item: Item, spec: RegionSpec | None = None)
     """Return the regions by `spec`, else the item's own, else the encoder's, else the default of its shape.
 
     Args:
-        encoder: the encoder, with default regions.
-        item: the input.
+        encoder, item: the encoder, with default regions, and the input.
         spec: regions that the user asks for; None for the defaults.
     """
     chosen = next((each for each in (spec, item.regions, encoder.regions) if each is not None), None)
@@ -323,8 +321,7 @@ def resolve_regions(encoder: Encoder, item: Item, spec: RegionSpec | None = None
     """Return the regions, and the item with a view that has the same regions.
 
     Args:
-        encoder: the encoder, with default regions.
-        item: the input.
+        encoder, item: the encoder, with default regions, and the input.
         spec: regions as for `choose_regions`; for texts also a name ("words") or spans of characters.
     """
     if item.segment is None or spec is None:
@@ -341,8 +338,7 @@ def resolve_composite(
     """Return the given composite, else the encoder's own, else the default for the operations on the tape.
 
     Args:
-        encoder: the encoder, with its default composite.
-        tape: the recorded run.
+        encoder, tape: the encoder, with its default composite, and the recorded run.
         composite: the composite that the user asks for, or a rule for all weighted steps.
     """
     chosen = encoder.composite if composite is None else composite

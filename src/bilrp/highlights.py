@@ -313,13 +313,9 @@ def contrast_passages(
     """Explain why a query is closer to one passage than to another, by one pull of each of the three inputs.
 
     Args:
-        encoder: As for `bilrp.highlight`.
+        encoder, similarity, regions, composite: As for `bilrp.highlight`.
         query: A text, or any input of the encoder.
-        got: The passage that came first.
-        wanted: The passage that should have.
-        similarity: A name or a Similarity that is linear in each embedding; None is the encoder's own.
-        regions: As for `bilrp.highlight`.
-        composite: The rules; None is the encoder's default.
+        got, wanted: The passage that came first, and the one that should have.
 
     >>> contrast_passages("minilm", "Where do cats sleep?", "Dogs sleep here.", "A kitten naps.")  # doctest: +SKIP
     """
@@ -340,8 +336,7 @@ class _PassageRun:
     Args:
         encoder: reads the passages.
         items: the passages; several only if the encoder's module makes batches of them.
-        spec: regions.
-        composite: the rules.
+        spec, composite: regions and rules.
         mean: the mean embedding of the encoder, where its default rules are centered.
     """
 

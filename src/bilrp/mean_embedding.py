@@ -45,8 +45,7 @@ def find_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbedd
     """Return what is known or was computed for these weights, or None.
 
     Args:
-        encoder: The encoder.
-        fingerprint: Hash of the weights, as on a tape.
+        encoder, fingerprint: The encoder, and the hash of its weights, as on a tape.
     """
     if encoder.mean_embedding is not None:
         return TypicalEmbeddings(encoder.mean_embedding.double().flatten(), ())
@@ -65,8 +64,7 @@ def compute_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmb
     """Embed the encoder's typical inputs, and keep the result for these weights.
 
     Args:
-        encoder: An encoder with `typical_inputs`.
-        fingerprint: Hash of the weights.
+        encoder, fingerprint: An encoder with `typical_inputs`, and the hash of its weights.
     """
     if not encoder.typical_inputs:
         raise InputError(

@@ -46,8 +46,7 @@ def pull_pair(
     None if that does not cost less than the parts of both, or if the similarity is not linear in an embedding.
 
     Args:
-        known: The smaller input.
-        ready: The larger input.
+        known, ready: The smaller and the larger input.
         side: 0 if the larger input is the first, 1 if it is the second.
         decompose: Decomposes the larger input in a new run, since a kept one would hold all activations.
         similarity: The similarity.
@@ -84,8 +83,7 @@ def score_pair(a: Decomposition, b: Decomposition, similarity: Similarity) -> tu
     """Return the similarity for these embeddings, and the score; raise if they do not belong together.
 
     Args:
-        a: The first input.
-        b: The second input.
+        a, b: The inputs.
         similarity: The similarity, of embeddings of any shape.
     """
     check_pair(a, b, any_size=similarity.any_size)

@@ -245,8 +245,7 @@ class PreparedInput:
         """Return the decomposition of one layer; layers are projected here, the output already was.
 
         Args:
-            regions: The regions that the parts belong to.
-            parts: Parts [regions, coordinates] of that layer.
+            regions, parts: The regions, and the parts [regions, coordinates] of that layer.
             plan: How they were computed.
             layer: Number of the layer; None for the output.
         """
@@ -269,10 +268,8 @@ class PreparedInput:
         """Return a decomposition with these parts, which are complete and projected.
 
         Args:
-            regions: The regions that the parts belong to.
-            parts: Parts [regions, coordinates] of that layer.
+            regions, parts, layer: As for `build_decomposition`.
             plan: How they were computed; None if they will be when they are read.
-            layer: Number of the layer; None for the output.
         """
         result, reference = self.embeddings[layer], self.reference_embeddings.get(layer)
         projection = make_projection(self.project, result)
@@ -293,8 +290,7 @@ def spread_evenly(values: Tensor, regions: Regions, rest: Tensor) -> Tensor:
     """Return values [regions, n] plus the rest [n] in proportion to the number of features of each region.
 
     Args:
-        values: One row for each region.
-        regions: The regions.
+        values, regions: One row for each region, and the regions.
         rest: What is distributed; features in no region have their share too, which is not returned.
     """
     sizes = torch.bincount(regions.labels.flatten() + 1, minlength=regions.count + 1)[1:]
@@ -322,8 +318,7 @@ def prepare(
     """Record the run, apply the rules, and resolve the regions.
 
     Args:
-        encoder: The encoder.
-        item: The input, see `read_item`.
+        encoder, item: As for `decompose_item`.
         regions, composite, project, mode, layers: As for `decompose`.
     """
     _check_options(mode, project, layers)

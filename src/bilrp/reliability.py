@@ -37,9 +37,7 @@ def weight_sides(
     """Return two decompositions with their weights.
 
     Args:
-        sides: The decompositions.
-        encoders: The encoder of each.
-        items: The input of each.
+        sides, encoders, items: The decompositions, with the encoder and the input of each.
         reliability: One spec for both, or a tuple of two.
     """
     specs = reliability if isinstance(reliability, tuple) else (reliability, reliability)
@@ -56,8 +54,7 @@ def score_without_weights(a: Decomposition, b: Decomposition, similarity: Simila
     """Return y(φ, φ') of the embeddings before `Decomposition.weight`; None if neither was weighted.
 
     Args:
-        a: The first decomposition.
-        b: The second.
+        a, b: The decompositions.
         similarity: The similarity y.
     """
     if a.unweighted_embedding is None and b.unweighted_embedding is None:
@@ -72,10 +69,8 @@ def mean_pair_weight(
     """Return the mean of w_I w'_I' over pairs of regions; None if neither side was weighted.
 
     Args:
-        a: The first decomposition.
-        b: The second.
-        rows: Regions of a.
-        columns: Regions of b.
+        a, b: The decompositions.
+        rows, columns: Regions of a and of b.
     """
     if a.reliability is None and b.reliability is None:
         return None
@@ -88,8 +83,7 @@ def resolve_weights(spec: ReliabilitySpec, encoder: Encoder, item: Item) -> Weig
 
     Args:
         spec: Weights, a mask, the path of an image, or "own".
-        encoder: The encoder of the input.
-        item: The input.
+        encoder, item: The encoder, and the input.
     """
     if not isinstance(spec, str | os.PathLike):
         return spec
@@ -108,8 +102,7 @@ def read_mask(path: str | os.PathLike[str], item: Item) -> Tensor:
     It shows the same as the input's image, at any size; resizing and cropping of the input are applied to it.
 
     Args:
-        path: The image of the mask.
-        item: The input.
+        path, item: The image of the mask, and the input.
     """
     from PIL import Image as Pillow
 

@@ -44,8 +44,7 @@ class SetComparison(GroupResult):
         explanation: the sum over all pairs, as `explain_sets` returns it.
         scores: the similarity of every pair, [|A|, |B|].
         similarity: its name.
-        members_a: members of A, most similar to B first.
-        members_b: the same for B.
+        members_a, members_b: members of each set, most similar to the other set first.
         examples: explanations of the most similar pairs, no member in two of them.
     """
 

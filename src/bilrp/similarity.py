@@ -76,10 +76,8 @@ class Similarity:
         """Return R[I, I'].
 
         Args:
-            parts_a: Parts of the first input.
-            parts_b: Parts of the second input.
-            a: Embedding of the first input.
-            b: Embedding of the second input.
+            parts_a, parts_b: Parts of the inputs.
+            a, b: Their embeddings.
         """
         return self.relevance_fn(a, b)(parts_a, parts_b)
 

@@ -130,8 +130,7 @@ def allocate_zeros(rows: int, columns: int, like: Tensor) -> Tensor:
     """Return zeros whose pages are only committed where they are written.
 
     Args:
-        rows: Number of rows.
-        columns: Number of columns.
+        rows, columns: Numbers of rows and columns.
         like: Tensor that gives dtype and device.
     """
     if like.device.type == "cpu" and like.dtype in (torch.float32, torch.float64):

@@ -35,8 +35,7 @@ def build_highlight(
     """Return the highlights of passages.
 
     Args:
-        encoder: name of the encoder.
-        query: the query.
+        encoder, query: name of the encoder, and the query.
         sources: the passages as they were given.
         highlights: one for each.
     """
@@ -65,16 +64,14 @@ def build_search(
     """Return the neighbours of a query.
 
     Args:
-        collection: the collection.
-        query: the query as it was given.
+        collection, query: the collection, and the query as it was given.
         neighbours: the result of `Collection.nearest`.
         similarity: by which they are ranked.
         regions: regions of the query that were searched by, or left out.
         recall: of the search; None if it is not known.
         measured: how the recall was measured.
         exact: why the search was exact.
-        explanations: one for each neighbour, if they were explained.
-        highlights: one for each neighbour, if they were highlighted.
+        explanations, highlights: one for each neighbour, if they were explained or highlighted.
     """
     rows: list[Neighbour] = []
     for number, each in enumerate(neighbours):

@@ -45,8 +45,7 @@ def build_explain(
     """Return the answer to "why are these two similar?".
 
     Args:
-        explanation: the explanation.
-        names: names of the two inputs.
+        explanation, names: the explanation, and the names of its inputs.
         encoder: name of the encoder.
         seconds: run time, if known.
         top: number of pairs of regions to list.
@@ -112,10 +111,8 @@ def build_sets(
     """Return the answer about two sets.
 
     Args:
-        comparison: the comparison.
-        names: names of the sets.
-        encoder: name of the encoder.
-        top: number of pairs of regions to list.
+        comparison, names: the comparison, and the names of the sets.
+        encoder, top: as for `build_explain`.
     """
     terms = build_explain(comparison.explanation, names=names, encoder=encoder, top=top)
     answer = {
@@ -139,8 +136,7 @@ def build_explain_many(
     """Return the answer about several pairs.
 
     Args:
-        entries: the explanations with their headings.
-        summary: a sentence about all of them.
+        entries, summary: the explanations with their headings, and a sentence about all of them.
         outputs: files that are written.
     """
     rows: list[BriefExplanation] = [
@@ -169,8 +165,7 @@ def build_contrast(
     """Return the answer to "why is a closer to b than to c?".
 
     Args:
-        contrast: the contrast.
-        names: names of a, b and c.
+        contrast, names: the contrast, and the names of a, b and c.
         outputs: files that are written.
     """
     values = contrast.marginals()
@@ -209,8 +204,7 @@ def describe_side(side: Decomposition, name: str, values: Tensor | None = None) 
     """Return an input with its regions: characters of a text, or rectangles of an image.
 
     Args:
-        side: the decomposed input.
-        name: its name.
+        side, name: the decomposed input, and its name.
         values: what each region contributes.
     """
     view, bounds = side.view, None if isinstance(side.view, Text) else side.regions.bounds

@@ -70,8 +70,7 @@ def find_neighbours(
     """Return the k nearest items, without the item itself; a group's own members are included.
 
     Args:
-        session: the served collection.
-        spec: the vector to rank by, and the similarity.
+        session, spec: the served collection; the vector to rank by, and the similarity.
         k: number of items.
         where: only items that match this condition, from `get_where`.
     """
@@ -103,12 +102,9 @@ def search(
     """Return the answer of `bilrp search --json` to a query.
 
     Args:
-        session: the served collection.
-        query: as it was asked.
-        key: id of the item or query.
-        k: number of neighbours.
+        session, k, where: as for `find_neighbours`.
+        query, key: as it was asked, and the id of the item or query.
         similarity: "cosine" or "dot".
-        where: only items that match this condition, from `get_where`.
         with_highlights: also weigh the words or regions of the query and of each neighbour.
     """
     collection, at = session.collection, session.position(key)
@@ -151,8 +147,7 @@ def compute_attribution(
     """Return ⟨P_I(x), t⟩ for each region I of x, t the mean of the target vectors.
 
     Args:
-        session: the served collection.
-        key: the item x.
+        session, key: the served collection, and the id of x.
         against: the targets; the first one's similarity is used for all.
     """
     side, cosine = session.parts(key), against[0].similarity == "cosine"
@@ -182,9 +177,7 @@ def explain_pair(session: CollectionSession, a: str, b: str, similarity: str) ->
     """Explain one pair, with the images at full resolution.
 
     Args:
-        session: the served collection.
-        a: id of the first item or query.
-        b: id of the second.
+        session, a, b: the served collection, and the ids of two items or queries.
         similarity: "cosine" or "dot".
     """
     sides = [
@@ -199,9 +192,7 @@ def highlight_hits(
     """Return `Highlight.to_dict` of each hit with its id and name.
 
     Args:
-        session: the served collection.
-        key: the item or query.
-        ids: the hits.
+        session, key, ids: the served collection, and the ids of the query and its hits.
         similarity: "cosine" or "dot".
     """
     hits = highlight(
@@ -252,10 +243,8 @@ def compute_contrast(
     """Return ⟨P_I(x), m₁ − m₂⟩: how much region I of x makes it more similar to the first target than to the second.
 
     Args:
-        session: the served collection.
-        key: the item x.
-        first: {"group": name} or {"id": key}; m₁ is its mean embedding.
-        second: the same for m₂.
+        session, key: the served collection, and the id of x.
+        first, second: {"group": name} or {"id": key}; m₁ and m₂ are their mean embeddings.
         similarity: "cosine" or "dot".
     """
     item, sides = session.parts(key), [resolve_group_or_item(session, target) for target in (first, second)]
@@ -311,9 +300,7 @@ def occlude_regions(
     """Set regions of a to zero; return the score before, the new score, and the prediction score − Σ ⟨P_I(a), φ(b)⟩.
 
     Args:
-        session: the served collection.
-        a: the item to occlude.
-        b: the item to compare with.
+        session, a, b: the served collection, the item to occlude, and the item to compare with.
         regions: region numbers of a.
         similarity: "cosine" or "dot".
     """

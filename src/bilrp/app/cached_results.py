@@ -33,8 +33,7 @@ def load_or_compute(
     """Return the stored result for exactly these items, or compute and store it; a damaged file is ignored.
 
     Args:
-        session: the served collection.
-        name: name of the file, without its suffix.
+        session, name: the served collection, and the name of the file, without its suffix.
         compute: returns the result as JSON values.
     """
     folder = Path(session.collection.path)

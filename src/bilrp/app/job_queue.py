@@ -57,9 +57,7 @@ class Job:
         """Emit the progress of this job, as a hook of `bilrp.progress`; raise Cancelled if its client has gone.
 
         Args:
-            what: What is being done.
-            done: Steps done.
-            total: Steps in all.
+            what, done, total: What is being done, and the steps done of all.
         """
         if self.cancelled.is_set() and not self.persistent:
             raise Cancelled
@@ -91,9 +89,7 @@ class JobQueue:
         """Enqueue a job, or raise QueueFull. It replaces the client's pending job unless either is persistent.
 
         Args:
-            client: id of the client.
-            work: returns the answer, called on the worker thread.
-            persistent: do not cancel the job once it is submitted.
+            client, work, persistent: as for `Job`.
         """
         job = Job(client, work, asyncio.get_running_loop(), persistent=persistent)
         with self._lock:

@@ -54,9 +54,7 @@ class PairSession:
     """Two inputs and one encoder, with a cache of decompositions by their settings.
 
     Args:
-        encoder: the encoder.
-        a: the first input.
-        b: the second input.
+        encoder, a, b: the encoder, and the inputs.
     """
 
     def __init__(self, encoder: Encoder, a: Item, b: Item) -> None:
@@ -173,8 +171,7 @@ def make_routes(session: PairSession, queue: JobQueue, limiter: ThreadLimiter) -
 
     Args:
         session: the pair.
-        queue: runs slow requests.
-        limiter: runs quick requests.
+        queue, limiter: run slow and quick requests.
     """
     description = session.describe()
 

@@ -67,10 +67,8 @@ def compare_neighbours(
     """Return an item's k nearest items as it is and repaired; `has` says which of them have the part.
 
     Args:
-        session: the served collection.
-        shown: the repair.
-        key: the item or query.
-        k: number of items.
+        session, shown: the served collection, and the repair.
+        key, k: the item or query, and the number of items.
     """
     collection, repair, at = session.collection, shown.repair, session.position(key)
     carriers = set(shown.carriers)
@@ -91,10 +89,8 @@ def compute_heat(
     """Return ⟨P_I(x), t⟩ for each region I of x, t the mean of the targets, all of them repaired or none.
 
     Args:
-        session: the served collection.
-        shown: the repair.
-        key: the item x.
-        against: ids of the targets.
+        session, shown: the served collection, and the repair.
+        key, against: ids of x and of the targets.
         repaired: under the repaired similarity, else as it is.
     """
     side, cosine = session.parts(key), shown.repair.base == "cosine"
@@ -122,8 +118,7 @@ class RepairHandlers:
 
     Args:
         get_session: returns the served collection, which is replaced when items are added.
-        queue: runs slow requests.
-        limiter: runs quick ones.
+        queue, limiter: run slow and quick requests.
     """
 
     def __init__(

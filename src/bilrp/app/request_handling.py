@@ -232,8 +232,7 @@ async def respond(
 
     Args:
         request: the request.
-        limiter: runs the work if it is ready.
-        queue: runs it otherwise.
+        limiter, queue: run the work: at once if it is ready, else as a job.
         work: returns the answer as JSON values.
         ready: the work is quick, because everything it needs is in memory.
         persistent: do not cancel the work if the client disconnects.

@@ -79,8 +79,7 @@ class CollectionRoutes:
 
     Args:
         session: the served collection.
-        queue: runs slow requests.
-        limiter: runs quick requests.
+        queue, limiter: run slow and quick requests.
     """
 
     def __init__(self, session: CollectionSession, queue: JobQueue, limiter: ThreadLimiter) -> None:

@@ -69,8 +69,7 @@ class AccessPolicy:
         """Return the access policy of a server that binds to `host`.
 
         Args:
-            host: the address to listen on.
-            port: its port.
+            host, port: where to listen.
             writable: requests can change files. A token is then needed on the loopback address too, which every
                 other user of this machine can reach.
         """
@@ -254,9 +253,7 @@ async def send_json(send: Send, status: int, body: object, headers: Mapping[str,
 
     Args:
         send: the ASGI send function.
-        status: the status code.
-        body: JSON values.
-        headers: further response headers.
+        status, body, headers: the status code, JSON values, and further headers of the response.
     """
     content = json.dumps(body).encode()
     fields = {"content-type": "application/json", "content-length": str(len(content)), **(headers or {})}

@@ -64,9 +64,7 @@ def make_pair_app(encoder: Encoder, a: Item, b: Item, policy: AccessPolicy) -> A
     """Return the ASGI application of one pair.
 
     Args:
-        encoder: the encoder.
-        a: the first input.
-        b: the second input.
+        encoder, a, b: the encoder, and the inputs.
         policy: which requests are accepted.
     """
     session, queue = pair_session.PairSession(encoder, a, b), JobQueue()
@@ -89,9 +87,7 @@ def assemble_app(
     Args:
         route_table: the routes.
         queue: closed when the application stops.
-        policy: which requests are accepted.
-        max_bytes: largest request body.
-        timeout_seconds: time for a request body to arrive.
+        policy, max_bytes, timeout_seconds: as for `make_collection_app`.
     """
 
     @asynccontextmanager
@@ -217,8 +213,7 @@ def run(
 
     Args:
         make_app: builds the ASGI application for an access policy.
-        host: the address to listen on.
-        port: its port; 0 chooses a free one.
+        host, port: where to listen; port 0 chooses a free one.
         on_started: called with the URL to open.
         writable: requests can change files, so that a token is needed on every address.
     """

@@ -134,9 +134,7 @@ def build_report(collection: Collection, result: Audit | TextAudit, name: str) -
     """Build the report of an audit.
 
     Args:
-        collection: the collection.
-        result: its audit.
-        name: name of the collection.
+        collection, result, name: the collection, its audit, and its name.
     """
     from bilrp.answers.collections import build_audit
     from bilrp.collection.audit import Audit

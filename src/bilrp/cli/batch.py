@@ -29,11 +29,8 @@ def explain_all(
     Args:
         encoders: the encoders to compare.
         inputs: files or texts.
-        outputs: the pages to write.
-        draw: how to draw them.
-        similarity: the option --similarity.
-        regions: the option --regions.
-        project: the option --project.
+        outputs, draw: the pages to write, and how to draw them.
+        similarity, regions, project: the options of these names.
         first: only compare the first input with each of the others.
         open_output: open the page.
         as_json: print JSON.
@@ -117,8 +114,7 @@ def decompose_input(
     Args:
         encoder: the encoder.
         content: the file's path, or the text.
-        regions: the option --regions.
-        project: the option --project.
+        regions, project: the options of these names.
     """
     from bilrp import regions as region_specs
     from bilrp.cli import terminal, texts
@@ -141,8 +137,7 @@ def display_names(explanation: Explanation, a: str, b: str) -> tuple[str, str]:
 
     Args:
         explanation: the explanation; names stored in it take precedence.
-        a: the first command-line argument, a path or a text.
-        b: the second one.
+        a, b: the command-line arguments, paths or texts.
     """
     from bilrp.cli import texts
 
@@ -156,8 +151,7 @@ def print_summaries(
 
     Args:
         entries: the explanations with their headings.
-        outputs: the files that will be written, listed in the JSON.
-        as_json: print JSON.
+        outputs, as_json: as for `terminal.print_summary`.
         header: a sentence about all of them.
     """
     from bilrp.cli import terminal
@@ -182,13 +176,10 @@ def write_page(
 
     Args:
         entries: the explanations with their headings.
-        outputs: the files to write.
-        draw: how to draw them.
-        title: the title if `draw` has none.
+        outputs, draw: the files to write, and how to draw them.
+        title, lead: the title if `draw` has none, and a sentence below it.
         columns: explanations side by side.
-        lead: a sentence below the title.
-        open_output: open the page.
-        quiet: print only errors.
+        open_output, quiet: as for `write_each`.
         matrix: scores of all pairs, shown first.
     """
     if not outputs:

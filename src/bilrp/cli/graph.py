@@ -123,8 +123,7 @@ def describe_graph(network: Graph, *, time: str | None = None, place: str | None
 
     Args:
         network: The graph.
-        time: Column of the metadata that orders items.
-        place: Column of the metadata that says where they are from.
+        time, place: Columns of the metadata: what orders items, and where they are from.
     """
     names, lines = network.collection.names, []
     if time is not None:

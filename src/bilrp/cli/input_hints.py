@@ -20,8 +20,7 @@ def choose_encoders(inputs: Sequence[str], encoders: Sequence[str] | None) -> li
     """Return the encoders that were asked for, else the default for files, or for texts if no input is or names a file.
 
     Args:
-        inputs: the arguments.
-        encoders: the values of --encoder.
+        inputs, encoders: the arguments, and the values of --encoder.
 
     >>> choose_encoders(["A cat sat.", "A dog ran."], None), choose_encoders(["a.jpg", "b.jpg"], None)
     (['minilm'], ['efficientnet'])
@@ -36,8 +35,7 @@ def check_inputs(inputs: Sequence[str], encoders: Sequence[str]) -> None:
     """Raise for an input that these encoders cannot read, and say what to do; encoders of the user's own read anything.
 
     Args:
-        inputs: the arguments.
-        encoders: names of the encoders.
+        inputs, encoders: the arguments, and the names of the encoders.
     """
     for name in encoders:
         kind = input_kind(name)

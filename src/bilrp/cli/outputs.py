@@ -24,11 +24,8 @@ class DrawOptions:
     """How figures and pages are drawn.
 
     Args:
-        link_preset: the option --link-preset.
-        palette: the option --palette.
+        link_preset, palette, special_tokens, show: the options of these names.
         title: the option --title; None: the command's default.
-        special_tokens: the option --special-tokens.
-        show: the option --show.
     """
 
     link_preset: str = "auto"
@@ -100,12 +97,9 @@ def write_outputs(
     """Write an explanation to every output, in the format of its suffix.
 
     Args:
-        explanation: the explanation.
-        outputs: the files to write.
-        draw: how to draw it.
-        names: names of the two inputs.
-        open_output: open the first page or figure.
-        quiet: print only errors.
+        explanation, names: the explanation, and the names of its inputs.
+        outputs, draw: the files to write, and how to draw them.
+        open_output, quiet: as for `write_each`.
     """
 
     shown: dict[str, Any] = {} if draw.show == "matches" else {"show": draw.show}

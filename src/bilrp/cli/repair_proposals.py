@@ -29,8 +29,7 @@ def save_proposals(proposals: Sequence[RepairProposal], path: Path) -> dict[int,
     """Write each repair next to the report and return {suspect: file}.
 
     Args:
-        proposals: the proposals.
-        path: the report: a folder, or a page.
+        proposals, path: the proposals, and the report: a folder, or a page.
     """
     stem = path.with_suffix("") if path.suffix.lower() == ".html" else path / "repair"
     return {
@@ -46,8 +45,7 @@ def describe_proposals(
     """Yield each proposal as a line, and how to search with the first repair.
 
     Args:
-        proposals: the proposals.
-        saved: their files, by suspect.
+        proposals, saved: the proposals, and their files by suspect.
         collection: name of the collection.
     """
     yield from map(str, proposals)
@@ -59,8 +57,7 @@ def attach_proposals(report: Report, proposals: Sequence[RepairProposal]) -> Rep
     """Return the report of an audit with its repairs.
 
     Args:
-        report: the report.
-        proposals: the proposals.
+        report, proposals: the report, and the proposals.
     """
     from bilrp.render.report import Paragraph, Section, Table
 

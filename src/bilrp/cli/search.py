@@ -415,8 +415,7 @@ def with_full_view(collection: Collection, decomposition: Decomposition, query: 
     """Replace the stored thumbnail by the image from its file, if that still exists.
 
     Args:
-        collection: the collection.
-        decomposition: decomposition of the query.
+        collection, decomposition: the collection, and the decomposition of the query.
         query: the query, as for `Collection.view`.
     """
     from bilrp.inputs import Image

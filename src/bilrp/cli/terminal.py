@@ -28,10 +28,7 @@ def load_encoder(
     """Load the encoder of the command-line options.
 
     Args:
-        name: the option --encoder.
-        weights: the option --weights.
-        size: the option --size.
-        resize: the option --resize.
+        name, weights, size, resize: the options --encoder, --weights, --size and --resize.
     """
     from bilrp.encoders.registry import load
 
@@ -104,9 +101,7 @@ def wrap_encoder_error(encoder: Encoder, x: Tensor, error: Exception) -> Excepti
     """Return an error that names the encoder if the encoder alone raises on this input, else the error itself.
 
     Args:
-        encoder: the encoder.
-        x: the input on which the explanation failed.
-        error: the exception of the explanation.
+        encoder, x, error: the encoder, the input on which the explanation failed, and its exception.
     """
     import torch
 
@@ -138,9 +133,7 @@ def collect_warnings(
     """Return warnings about the inputs, one line each.
 
     Args:
-        encoder: the encoder.
-        explanation: the explanation.
-        names: names of the two inputs.
+        encoder, explanation, names: the encoder, the explanation, and the names of its inputs.
         inputs: the command-line arguments.
     """
     from bilrp.encoders import bigram, image_files

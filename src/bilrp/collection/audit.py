@@ -122,10 +122,8 @@ def audit_collection(
 
     Args:
         collection: A collection of images, or of texts.
-        sample: Number of items whose nearest neighbour is explained.
+        sample, similarity, progress: As for `Collection.audit`.
         seed: Seed of the sample and of the clustering.
-        similarity: "dot" or "cosine"; the encoder's own by default.
-        progress: Show a progress bar.
     """
     if len(collection) < MIN_COMMON_ITEMS:
         raise InputError(
@@ -364,8 +362,7 @@ def make_suspect(
     """Return the suspect in an area of near neighbours, with its mean share of their relevance.
 
     Args:
-        kind: what the area is.
-        where: the area in words.
+        kind, where: what the area is, and where, in words.
         mask: its cells.
         pair_maps: the relevance of the pairs.
         carriers: positions of the items that have it.

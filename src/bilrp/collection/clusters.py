@@ -224,10 +224,7 @@ def label_rows(
 
     Args:
         rows: Embeddings.
-        k: Number of clusters of k-means.
-        method: "kmeans" or "hdbscan".
-        min_size: Smallest cluster of HDBSCAN.
-        seed: Of k-means.
+        k, method, min_size, seed: As for `Collection.clusters`.
     """
     cluster = import_optional("sklearn.cluster", "clusters", "clusters")
     if method == "kmeans":
@@ -263,8 +260,7 @@ def measure_stability(
     """Return for each cluster its mean overlap (Jaccard) with the most similar cluster of resampled items.
 
     Args:
-        rows: Embeddings.
-        labels: The cluster of each.
+        rows, labels: Embeddings, and the cluster of each.
         options: Of `label_rows`.
         resamples: How often to cluster 80 % of the items.
         seed: Of the resamples.
@@ -311,8 +307,7 @@ def find_example(item: int, name: str, attribution: Attribution) -> Example:
     """Return the strongest part of an item: a region and what touches it, or the strongest words.
 
     Args:
-        item: Its position.
-        name: Its name.
+        item, name: Its position and its name.
         attribution: The values of its regions.
     """
     values = attribution.values.double().numpy()

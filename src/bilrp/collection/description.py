@@ -29,8 +29,7 @@ def describe(
     """Describe a new collection, from one run of its encoder.
 
     Args:
-        encoder: The encoder of the collection.
-        item: Any input of it.
+        encoder, item: The encoder of the collection, and any input of it.
         width: Number of coordinates of an embedding.
         options: Options that load the encoder by its name (size, resize, weights; the path of weights is never followed).
         columns: {column: type} of the metadata.
@@ -85,8 +84,7 @@ def load_encoder(
     """Return the encoder of a collection: the one passed by the user, or the built-in one with the stored name.
 
     Args:
-        path: The collection.
-        description: Its description.
+        path, description: The collection, and its description.
         encoder: An encoder or its name; unlike the stored name, it may name a module to import.
         weights: The weight file passed by the user.
     """
@@ -118,10 +116,8 @@ def check_encoder(
     """Raise `MismatchError` if the encoder has other weights, rules or regions than the collection's.
 
     Args:
-        path: The collection.
-        description: Its description.
-        encoder: The encoder to check.
-        item: Any input.
+        path, description: The collection, and its description.
+        encoder, item: The encoder to check, and any input.
         origin: Origin of a decomposition of that input; by default computed with one run.
     """
     check_origin(path, description, compute_origin(encoder, item) if origin is None else origin)
@@ -137,8 +133,7 @@ def check_origin(path: str, description: Mapping[str, Any], origin: Mapping[str,
     """Raise `MismatchError` if an origin differs from the collection's, naming the difference.
 
     Args:
-        path: The collection, for the error message.
-        description: Its description.
+        path, description: The collection, and its description.
         origin: Origin of a decomposition.
     """
     difference = diff_origins(description["origin"], origin)

@@ -36,12 +36,9 @@ class ReasonPart:
     """Regions of a that match regions of b.
 
     Args:
-        a: Regions of the first item; for tables, its numbers.
-        b: Regions of the second.
-        text_a: The words, the numbers, or where the regions are.
-        text_b: The same of the second.
-        places_a: Boxes in fractions of the picture, or spans of characters.
-        places_b: The same of the second.
+        a, b: Regions of the two items; for tables, their numbers.
+        text_a, text_b: The words, the numbers, or where the regions are.
+        places_a, places_b: Boxes in fractions of the picture, or spans of characters.
         share: Of the score; None where there is no explanation of the score, or the score is near zero.
         reliability: Mean product of both sides' confidence over the pairs; None if the encoder has none.
     """
@@ -61,10 +58,8 @@ class ChangedNumber:
     """A number that differs between two pages inside a block that they share.
 
     Args:
-        a: Its digits on the first page.
-        b: Its digits on the second.
-        place_a: Its box on the first page.
-        place_b: Its box on the second.
+        a, b: Its digits on both pages.
+        place_a, place_b: Its boxes on them.
         digits: How many digits differ; None for numbers of different lengths.
         reliability: Product of the confidence in both; None if the encoder has none.
     """
@@ -87,8 +82,7 @@ class EdgeReason:
     """Why two items are joined.
 
     Args:
-        a: Position of the first item.
-        b: Position of the second.
+        a, b: Positions of the items.
         score: Of the edge.
         text: The reason as a sentence.
         parts: What matches, strongest first.
@@ -133,9 +127,7 @@ def explain_findings(collection: Collection, a: int, b: int, score: float) -> Ed
     """Return the findings of an explanation as the reason of an edge.
 
     Args:
-        collection: The collection.
-        a: Position of the first item.
-        b: Position of the second.
+        collection, a, b: The collection, and the positions of the items.
         score: Of the edge.
     """
     explanation = collection.explain(a, b)
@@ -179,11 +171,8 @@ def explain_blocks(
     """Return blocks of numbers as the reason of an edge.
 
     Args:
-        a: Position of the first page.
-        b: Position of the second.
-        page_a: The numbers of the first page.
-        page_b: The numbers of the second.
-        blocks: What they have in common.
+        a, b: Positions of the pages.
+        page_a, page_b, blocks: Their numbers, and what they have in common.
     """
     parts, changed = [], []
     for block in blocks:
@@ -247,8 +236,7 @@ def locate_numbers(page: PageNumbers, numbers: Sequence[int]) -> Place:
     """Return the box around some numbers in fractions of the page, (left, top, right, bottom).
 
     Args:
-        page: The page.
-        numbers: Some of its numbers.
+        page, numbers: The page, and some of its numbers.
     """
     boxes, (height, width) = page.boxes[list(numbers)], page.shape
     top, left = boxes[:, :2].min(0)
@@ -297,8 +285,7 @@ def group_blocks(
     Cells that (nearly) the same pages carry are one part.
 
     Args:
-        pages: The numbers of each page.
-        blocks: What pairs of pages have in common.
+        pages, blocks: The numbers of each page, and what pairs of pages have in common.
     """
     classes = _make_union_find()
     for (i, j), some in blocks.items():

@@ -50,8 +50,7 @@ def cosine_similarities(
     """Return ⟨φ / ‖φ‖, v / ‖v‖⟩ of each row; rows that are zero score 0.
 
     Args:
-        rows: Embeddings.
-        norms: Their norms, see `row_norms`.
+        rows, norms: Embeddings, and their norms, see `row_norms`.
         vector: The query.
 
     >>> small = np.array([[3e-30, 4e-30], [0.0, 0.0]], np.float32)

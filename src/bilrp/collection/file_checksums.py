@@ -40,9 +40,7 @@ def manifest_path(name: str, uri: str, version: int) -> str:
     """Return the manifest file of a version, which lists the table's files and holds the description.
 
     Args:
-        name: Name of the table.
-        uri: Folder of the table.
-        version: Version number.
+        name, uri, version: Name and folder of the table, and the version number.
     """
     ascending = f"_versions/{version}.manifest"  # naming scheme of older Lance releases
     descending = f"_versions/{MAX_VERSION - version:020}.manifest"

@@ -48,8 +48,7 @@ class Float16Index:
         excluded. Cosines of items whose norm float32 cannot represent well are never excluded.
 
         Args:
-            vector: The query v.
-            k: Number of items.
+            vector, k: The query v, and the number of items.
             cosine: Rank by cosine instead of the dot product.
         """
         norm, rounding = self.norm.astype(np.float64), self.rounding_error.astype(np.float64)
@@ -104,9 +103,7 @@ def open_or_build(dataset: Any, width: int, count: int, blocks: Iterable[np.ndar
     The file name identifies the files of the table, so two processes that write it at once write the same content.
 
     Args:
-        dataset: The items table.
-        width: Number of coordinates of an embedding.
-        count: Number of items.
+        dataset, width, count: The items table, the size of an embedding, and the number of items.
         blocks: The embeddings in order; read only if the file has to be written.
     """
     if "://" in dataset.uri:

@@ -67,8 +67,7 @@ class Graph:
         """Return why two items are joined: findings of their explanation, or the blocks of numbers on both pages.
 
         Args:
-            i: An item.
-            j: Another item that it is joined with.
+            i, j: Two items that are joined.
         """
         a, b = self.collection.position(i), self.collection.position(j)
         if a is None or b is None or not self.network.has_edge(a, b):
@@ -86,8 +85,7 @@ class Graph:
         """Return the blocks that two pages have in common, seen from the first; empty for embeddings.
 
         Args:
-            a: Position of the first page.
-            b: Position of the second.
+            a, b: Positions of the pages.
         """
         blocks = self.blocks.get((min(a, b), max(a, b)), ())
         return [block if a < b else block.swap() for block in blocks]
@@ -96,8 +94,7 @@ class Graph:
         """Return the reason of an edge if it was computed before or needs no explanation; else None.
 
         Args:
-            i: Position of an item.
-            j: Position of another that it is joined with.
+            i, j: Positions of two items that are joined.
         """
         a, b = min(i, j), max(i, j)
         return self.explain_edge(a, b) if self.by == "numbers" or (a, b) in self._reasons else None
@@ -234,10 +231,8 @@ def find_nearest_pairs(
 
     Args:
         embeddings: φ of each item.
-        k: Number of neighbours of an item.
+        k, mutual, threshold: As for `Collection.graph`.
         cosine: Cosine, else the dot product.
-        mutual: Keep pairs of which each is among the k nearest of the other.
-        threshold: Smallest score.
     """
     rows = np.asarray(embeddings, dtype=np.float32)
     if cosine:

@@ -22,10 +22,8 @@ def write_graph(graph: Graph, path: Path, *, time: str | None = None, place: str
     """Write a graph in the format of the suffix.
 
     Args:
-        graph: The graph.
-        path: The file.
-        time: Column of the metadata for how shared parts spread.
-        place: Column of the metadata that names where items are from.
+        graph, path: The graph, and the file.
+        time, place: As for `graph_payload.build_payload`.
     """
     writers: dict[str, Callable[[Graph], bytes]] = {".graphml": _to_graphml, ".gexf": _to_gexf}
     suffix = path.suffix.lower()

@@ -51,8 +51,7 @@ def build_payload(graph: Graph, *, time: str | None = None, place: str | None = 
 
     Args:
         graph: The graph.
-        time: Column of the metadata that orders items.
-        place: Column of the metadata that names where they are from.
+        time, place: Columns of the metadata: what orders items, and where they are from.
     """
     for column in filter(None, (time, place)):
         check_column(graph.collection, column)
@@ -116,8 +115,7 @@ def encode_jpeg(image: Pillow.Image, side: int) -> str:
     """Return an image as a JPEG data URI, scaled down to a longest side.
 
     Args:
-        image: The image.
-        side: In pixels.
+        image, side: The image, and its side in pixels.
     """
     from PIL import Image as Pillow
 
@@ -166,8 +164,7 @@ def arrange_block(a: PageNumbers, b: PageNumbers, block: CopiedBlock) -> list[li
     """Return the numbers of a block as they stand on page a, row by row: the digits, or [of a, of b] where they differ.
 
     Args:
-        a: The page.
-        b: The page that it is compared with.
+        a, b: The page, and the one that it is compared with.
         block: What they have in common.
     """
     partner = dict(block.pairs) | {each.a: each.b for each in block.differences}

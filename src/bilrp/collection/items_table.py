@@ -231,8 +231,7 @@ class ItemsTable:
         """Return positions and scores of the k items with the largest ⟨v, φ⟩ or cosine, best first; ties by position.
 
         Args:
-            vector: The query v.
-            k: Number of items.
+            vector, k: The query v, and the number of items.
             similarity: "dot" or "cosine".
             index: Rank only the candidates of this approximate index; by default the search is exact.
         """
@@ -288,9 +287,7 @@ class ItemsTable:
 
         Args:
             positions: Candidates, ascending.
-            vector: The query v.
-            k: Number of items.
-            similarity: "dot" or "cosine".
+            vector, k, similarity: As for `top_k`.
         """
         rows, blocks = max(1, tables.BLOCK_BYTES // (4 * self.width)), [np.zeros(0, np.float32)]
         for start in range(0, len(positions), rows):

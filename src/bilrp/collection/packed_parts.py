@@ -66,8 +66,7 @@ def scatter_columns(columns: np.ndarray, values: np.ndarray, width: int) -> np.n
     """Expand values [..., columns] to all coordinates, zero elsewhere.
 
     Args:
-        columns: Coordinates of the values.
-        values: Values [..., columns].
+        columns, values: Coordinates, and their values [..., columns].
         width: Number of coordinates of the result.
 
     >>> scatter_columns(np.array([1, 3]), np.array([5.0, 7.0]), 4).tolist()
@@ -102,8 +101,7 @@ def from_bytes(columns: Buffer, bits: Buffer, *, width: int, error: float) -> Pa
     """Invert `to_bytes`; the number of regions follows from the sizes.
 
     Args:
-        columns: Active coordinates, int32, ascending.
-        bits: bfloat16 values, [regions, columns].
+        columns, bits: Active coordinates (int32, ascending), and their bfloat16 values [regions, columns].
         width: Number of coordinates of an embedding.
         error: Relative rounding error of the stored values.
 

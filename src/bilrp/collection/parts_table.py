@@ -121,9 +121,7 @@ def restore_decomposition(packed: PackedParts, frame: bytes, embedding: Tensor) 
     """Invert `to_row`.
 
     Args:
-        packed: The stored parts.
-        frame: The compressed remainder.
-        embedding: φ of the item.
+        packed, frame, embedding: The stored parts, the compressed remainder, and φ of the item.
     """
     stored = from_safetensors(_decompress_frame(frame))
     tensors = {name: stored[name] for name in FRAME_TENSORS if name in stored}

@@ -59,11 +59,9 @@ class RayWorker:
         """Read and embed inputs, write their rows as fragments, and return the outcomes and the fragments.
 
         Args:
-            path: The collection.
-            description: Its description.
+            path, description: The collection, and its description.
             source_items: The inputs.
-            known_ids: Ids that are already indexed.
-            failed_paths: Paths that already have a row for a failure.
+            known_ids, failed_paths: As for `ingest.embed`.
         """
         width = description["width"]
         results = [read_source_item(self.encoder, each, known_ids) for each in source_items]
@@ -105,8 +103,7 @@ class RayWorkerPool:
         """Run a method of the actors on each job and yield the results in the order of the jobs.
 
         Args:
-            method: Name of the method.
-            jobs: Arguments of each call.
+            method, jobs: Name of the method, and the arguments of each call.
             retry: Returns a job to run instead of one whose result is not usable, else None.
         """
         current_jobs, waiting = list(jobs), deque(range(len(jobs)))

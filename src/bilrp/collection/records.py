@@ -44,8 +44,7 @@ def convert_metadata(
     """Return metadata in the types of the collection's columns.
 
     Args:
-        metadata: values by column.
-        columns: {column: type}.
+        metadata, columns: values by column, and {column: type}.
         path: the collection, for messages.
     """
     unknown = [name for name in metadata if name not in columns and metadata[name] is not None]
@@ -86,8 +85,7 @@ def check_records(source_items: Sequence[SourceItem], encoder: Encoder, batch_en
 
     Args:
         source_items: The inputs.
-        encoder: Reads them.
-        batch_encoder: Runs the encoder.
+        encoder, batch_encoder: Read and run them.
     """
     seen: dict[str, int] = {}
     for number, each in enumerate(source_items):

@@ -190,8 +190,7 @@ class Repair:
         """Return the decomposition of a new input without each part, to pair under the repaired similarity.
 
         Args:
-            encoder: the encoder that the repair was made for.
-            raw_input: anything that the encoder reads.
+            encoder, raw_input: as for `embed`.
         """
         item = self._fill_in(encoder, read_item(encoder, raw_input))
         whole = decompose_item(encoder, item)[None]
@@ -373,9 +372,7 @@ def embed_part(
     """Return Σ_{I∈S} P_I of the regions S in a part, by one push of their union, and the embedding.
 
     Args:
-        encoder: The encoder.
-        item: An input that has the part.
-        part: Which of its regions are meant.
+        encoder, item, part: The encoder, an input that has the part, and which of its regions are meant.
     """
     own = choose_regions(encoder, item)
     numbers = part.regions(item, encoder)
@@ -396,8 +393,7 @@ def make_projection(
 
     Args:
         vectors: effects of a part on several embeddings.
-        rank: number of directions.
-        strength: fraction that is removed.
+        rank, strength: number of directions, and the fraction that is removed.
     """
     mean = vectors.mean(0, keepdim=True)
     directions = mean / torch.linalg.vector_norm(mean)

@@ -66,8 +66,7 @@ def propose_repairs(
     """Measure a repair for each of the first suspects.
 
     Args:
-        collection: the audited collection.
-        suspects: those of its audit, in order.
+        collection, suspects: the audited collection, and the suspects of its audit, in order.
         progress: show progress bars.
     """
     return tuple(
@@ -82,9 +81,7 @@ def propose_repair(
     """Measure the repair of one suspect.
 
     Args:
-        collection: the audited collection.
-        suspect: the suspect.
-        number: its number, from 1.
+        collection, suspect, number: the audited collection, the suspect, and its number, from 1.
         progress: show progress bars.
     """
     try:

@@ -63,11 +63,9 @@ class RepairReport:
         planted: number of items that the part was added to for the measurement.
         area: share of the regions that are in the part.
         clean_attraction: attraction without the part: the same items before the part was added.
-        before: the similarity as it is.
-        after: the chosen repair.
+        before, after: the similarity as it is, and the chosen repair.
         candidates: all that were measured, each with its choice of rank and strength.
-        carriers_before: attraction of the carriers themselves, in the collection as it is.
-        carriers_after: the same, repaired.
+        carriers_before, carriers_after: attraction of the carriers themselves, in the collection as it is and repaired.
     """
 
     part: str
@@ -138,8 +136,7 @@ def list_missed(
     """Return the goals that a candidate misses, in words.
 
     Args:
-        after: the candidate.
-        before: the similarity as it is.
+        after, before: the candidate, and the similarity as it is.
         clean_attraction: attraction without the part.
         ceiling: recall that filling in and encoding again reaches; 0 where that is not known.
     """
@@ -162,8 +159,7 @@ def compute_net_gain(after: Measurement, before: Measurement, share: float) -> f
     """Return neighbours restored minus neighbours lost, where `share` of the items have the part.
 
     Args:
-        after: Measured with the candidate.
-        before: Measured without it.
+        after, before: Measured with and without the candidate.
         share: Fraction of the items that have the part.
     """
     return share * (after.restored - before.restored) + (1 - share) * (after.others - before.others)
@@ -173,9 +169,7 @@ def is_worth_it(after: Measurement, before: Measurement, share: float) -> bool:
     """Return whether a candidate does more good than harm.
 
     Args:
-        after: Measured with the candidate.
-        before: Measured without it.
-        share: Fraction of the items that have the part.
+        after, before, share: As for `compute_net_gain`.
     """
     return after.restored - before.restored >= MIN_GAIN and compute_net_gain(after, before, share) > 0
 

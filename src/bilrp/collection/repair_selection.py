@@ -286,8 +286,7 @@ class Trial:
 
     Args:
         clean: embeddings before the part was added.
-        rows: the planted rows.
-        planted: embeddings of these with the part.
+        rows, planted: the planted rows, and their embeddings with the part.
         cosine: rank by cosine, else by dot product.
     """
 

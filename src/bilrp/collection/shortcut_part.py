@@ -63,8 +63,7 @@ class ShortcutPart(Protocol):
         """Return the input with the part of a donor.
 
         Args:
-            item: The input.
-            donor: An input that has the part.
+            item, donor: The input, and one that has the part.
             encoder: Reads the new input, if it is a text.
         """
         ...
@@ -158,10 +157,7 @@ class MovingPart:
     """Pixels that many images show somewhere, such as a logo; the best place in an image is where they fit best.
 
     Args:
-        mask: the pixels of the part.
-        template: the median of the carriers.
-        tolerance: largest difference of a pixel that is the same, in units of the input tensor.
-        blank: fill the part in with zeros of the input tensor, else with its mirrored surroundings.
+        mask, template, tolerance, blank: as for `ImagePart`.
     """
 
     kind: ClassVar[str] = "moving"
@@ -305,9 +301,7 @@ def deserialize_part(kind: str, tensors: dict[str, Tensor], values: dict[str, An
     """Rebuild a part from what `serialize` returned.
 
     Args:
-        kind: `kind` of its class.
-        tensors: Its tensors.
-        values: Its other values.
+        kind, tensors, values: `kind` of its class, its tensors, and its other values.
     """
     if kind == TextPart.kind:
         return TextPart(str(values["words"]), bool(values["at_start"]))

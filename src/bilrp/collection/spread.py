@@ -27,8 +27,7 @@ class Carrier:
     """An item that has a shared part.
 
     Args:
-        item: Its position.
-        name: Its name.
+        item, name: Its position and its name.
         time: Its time, from the metadata.
         place: Its place, from the metadata; empty if there is none.
         source: The earlier item that agrees with it most; None for the earliest.
@@ -70,8 +69,7 @@ def check_column(collection: Collection, column: str) -> None:
     """Raise `InputError` if the items have no such metadata.
 
     Args:
-        collection: The collection.
-        column: Column of the metadata.
+        collection, column: The collection, and a column of the metadata.
     """
     columns = collection.columns
     if column not in columns:
@@ -83,8 +81,7 @@ def read_times(graph: Graph, column: str) -> dict[int, Any]:
     """Return the time of each item that has one: a number, or a date that sorts as text, such as 1551-03-02.
 
     Args:
-        graph: The graph.
-        column: Column of the metadata.
+        graph, column: The graph, and a column of the metadata.
     """
     check_column(graph.collection, column)
     data = graph.network.nodes(data=True)
@@ -125,10 +122,8 @@ def trace_parts(
     """Order the carriers of each part by time, each with its likely source; parts with one dated item are left out.
 
     Args:
-        graph: The graph.
-        parts: Its shared parts.
-        time: Column of the metadata that orders items.
-        place: Column of the metadata that names where they are from.
+        graph, parts: The graph, and its shared parts.
+        time, place: Columns of the metadata: what orders items, and where they are from.
     """
     times = read_times(graph, time)
     if place is not None:
@@ -176,8 +171,7 @@ def find_sources(graph: Graph, time: str) -> networkx.DiGraph:
     is not `certain`. For embeddings it is the earlier neighbour with the highest score.
 
     Args:
-        graph: The graph.
-        time: Column of the metadata that orders items.
+        graph, time: The graph, and the column of the metadata that orders items.
     """
     networkx = import_optional("networkx", "collection", "graphs of collections")
     times = read_times(graph, time)

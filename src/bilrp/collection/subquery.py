@@ -25,10 +25,8 @@ def query_vector(
     """Return Σ_{I ∈ part ∖ without} P_I, or φ − Σ_{I ∈ without} P_I if no part is given.
 
     Args:
-        embedding: φ of the query, [h].
-        parts: Parts of the query.
-        part: Regions to search by.
-        without: Regions to leave out.
+        embedding, parts: φ [h] and the parts of the query.
+        part, without: Regions to search by, and to leave out.
 
     >>> import torch
     >>> parts = SparseParts.from_dense(torch.tensor([[0.0, 1.0], [3.0, 2.0]]))

@@ -114,8 +114,7 @@ def open_verified(path: str, name: str, verified_files: set[str] | None = None) 
     (`bilrp check` reads everything). Files without a checksum, left by a killed run, are accepted.
 
     Args:
-        path: The collection.
-        name: The table.
+        path, name: The collection, and the table.
         verified_files: Files that need not be verified again; newly verified files are added.
     """
     if "://" in path or not os.path.isdir(table_path(path, name)):
@@ -159,8 +158,7 @@ def append_rows(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema:
     """Append rows to a table, created if necessary, in one commit.
 
     Args:
-        path: The collection.
-        name: The table.
+        path, name: The collection, and the table.
         rows: Rows as dicts; missing columns are null.
         schema: Arrow schema of the table.
     """
@@ -210,9 +208,7 @@ def commit_fragments(path: str, name: str, fragments: Sequence[str]) -> None:
     """Add the fragments of `write_fragments` to their table in one commit.
 
     Args:
-        path: The collection.
-        name: The table.
-        fragments: Fragments as JSON.
+        path, name, fragments: The collection, the table, and its fragments as JSON.
     """
     if fragments:
         dataset, lance = open_table(path, name), import_lance()
@@ -268,9 +264,7 @@ def delete_rows(path: str, name: str, key: str) -> None:
     """Delete the rows of an id in one commit.
 
     Args:
-        path: The collection.
-        name: The table.
-        key: The id.
+        path, name, key: The collection, the table, and the id.
     """
     dataset = open_table(path, name)
     if dataset is not None:
@@ -300,8 +294,7 @@ def update_rows(path: str, name: str, rows: Sequence[Mapping[str, str]]) -> None
     """Update some columns of the rows with these ids, in one commit.
 
     Args:
-        path: The collection.
-        name: The table.
+        path, name: The collection, and the table.
         rows: Rows with `id` and the columns to change.
     """
     import pyarrow as pa

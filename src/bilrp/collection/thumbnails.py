@@ -58,9 +58,7 @@ def from_row(thumbnail: bytes | None, text: str | None, view: str | None) -> Vie
     """Invert `to_row`.
 
     Args:
-        thumbnail: Column `thumbnail`, a JPEG.
-        text: Column `text`.
-        view: Column `view`, JSON metadata.
+        thumbnail, text, view: The columns of these names: a JPEG, a text, and JSON metadata.
     """
     metadata = json.loads(view) if view else {}
     _check_metadata(metadata)

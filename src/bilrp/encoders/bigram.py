@@ -146,8 +146,7 @@ def has_few_bigrams(sums: Tensor, pixels: int) -> bool:
     """Return whether an image has too few bigrams for a printed table.
 
     Args:
-        sums: embedding of the image.
-        pixels: number of its pixels.
+        sums, pixels: embedding of the image, and the number of its pixels.
 
     >>> has_few_bigrams(torch.full((100,), 30.0), 1_000_000), has_few_bigrams(torch.full((100,), 0.5), 1_000_000)
     (False, True)

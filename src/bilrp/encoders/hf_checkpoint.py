@@ -67,8 +67,7 @@ def check_checkpoint(folder: Path, config: Mapping[str, Any], transformers: Any)
     """Raise `InputError` for remote code, an unknown architecture, missing weights, or implausible files.
 
     Args:
-        folder: model folder.
-        config: its config.json.
+        folder, config: model folder, and its config.json.
         transformers: the imported transformers package.
     """
     _reject_remote_code(folder, config)

@@ -84,8 +84,7 @@ class ImageProcessor:
         size: (height, width), one number for the shorter side, or None to keep the size.
         crop: (height, width) of the centre crop, or None.
         resample: Pillow's resampling filter.
-        factor: scale of each channel.
-        shift: offset of each channel.
+        factor, shift: scale and offset of each channel.
         resize_as_float: resize floats instead of bytes, as DINOv3 does.
         round_crop: round half a pixel of the crop's place to even, as torchvision does, instead of down.
         dtype: of the input tensor.
@@ -183,8 +182,7 @@ def build_image_processor(
     """Return the processor of a configuration, as in preprocessor_config.json.
 
     Args:
-        config: the configuration.
-        source: where it comes from, for messages.
+        config, source: the configuration, and where it comes from, for messages.
         dtype: of the input tensor.
     """
     kind = _processor_type(config)

@@ -48,8 +48,7 @@ def read(
         raw_input: a path, a PIL image or a uint8 array.
         size: side in pixels, (height, width), or None to keep the image's size.
         resize: "crop", "pad" or "stretch".
-        mean: mean of each channel.
-        std: standard deviation of each channel.
+        mean, std: mean and standard deviation of each channel.
         max_pixels: largest image that is decoded.
 
     >>> read("cat.jpg", size=128).shape
@@ -103,8 +102,7 @@ def to_image(tensor: Tensor, *, mean: Sequence[float] = MEAN, std: Sequence[floa
 
     Args:
         tensor: input tensor.
-        mean: mean of each channel.
-        std: standard deviation of each channel.
+        mean, std: mean and standard deviation of each channel.
     """
     pixels = tensor.detach().cpu().double()[0]
     middle, spread = (torch.tensor(v, dtype=torch.float64).view(-1, 1, 1) for v in (mean, std))

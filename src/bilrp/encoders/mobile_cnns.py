@@ -47,8 +47,7 @@ class Architecture:
         eps: ε of the batch norms.
         package: package with the weights.
         layer_names: (convolution, norm) of each layer in the published state dict.
-        mean: mean of the input channels.
-        std: standard deviation of the input channels.
+        mean, std: mean and standard deviation of the input channels.
     """
 
     name: str

@@ -62,8 +62,7 @@ def choose_size(options: EncoderOptions, shape: tuple[int | None, ...], name: st
     """Return the options with the file's own size of images, unless they have one; raise if the two differ.
 
     Args:
-        options: Of the user.
-        shape: Of the file's input.
+        options, shape: Of the user, and of the file's input.
         name: For the error message.
     """
     if len(shape) != 4 or shape[2] is None or shape[3] is None:

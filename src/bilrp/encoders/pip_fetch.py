@@ -80,11 +80,7 @@ def main(project: str, filename: str, sha256: str, size: str, output: str) -> in
     """Run `download` in a process with a memory limit; print the reasons of a failure and return the exit code.
 
     Args:
-        project: Project on the package index.
-        filename: File of that project.
-        sha256: Expected hash.
-        size: Expected size in bytes.
-        output: Where to write the file.
+        project, filename, sha256, size, output: As for `download`.
     """
     # stdin is a pipe from the parent process that is never written to: it closes when the parent ends.
     threading.Thread(target=lambda: (os.read(0, 1), os._exit(1)), daemon=True).start()

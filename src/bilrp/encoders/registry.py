@@ -28,11 +28,7 @@ class EncoderOptions:
     """Options of an encoder; None means the encoder's default.
 
     Args:
-        size: side of the input in pixels, (height, width) or "original".
-        resize: "crop", "pad" or "stretch".
-        weights: file of weights.
-        pretrained: False for random weights.
-        progress: show a progress bar while downloading.
+        size, resize, weights, pretrained, progress: as for `load`.
     """
 
     size: Size | None = None

@@ -98,8 +98,7 @@ def label_numbers(digits: DetectedDigits, numbers: Iterable[list[int]], shape: t
     """Return the number that each pixel belongs to, −1 for none; a pixel near two digits belongs to the nearer.
 
     Args:
-        digits: Detected digits.
-        numbers: The digits of each number.
+        digits, numbers: Detected digits, and the digits of each number.
         shape: Height and width of the page in pixels.
     """
     labels, nearest = np.full(shape, -1), np.full(shape, np.inf)
@@ -126,8 +125,7 @@ def measure_confidence(ink: np.ndarray, digits: DetectedDigits, numbers: Iterabl
 
     Args:
         ink: [height, width] in [0, 1].
-        digits: Detected digits.
-        numbers: The digits of each number.
+        digits, numbers: As for `label_numbers`.
     """
     reach_y = int(DIGIT_REACH_PIXELS[1])
     unread = ink.copy()
@@ -158,8 +156,7 @@ def number_reliability(
     """Return a function ink → [1, height, width]: the confidence in each pixel's number, 1 where there is none.
 
     Args:
-        digit_net: Network from ink to ten digit maps.
-        threshold: Minimum height of a digit's peak.
+        digit_net, threshold: As for `number_regions`.
     """
 
     def measure(ink: Tensor) -> Tensor:

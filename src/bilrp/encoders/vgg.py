@@ -100,9 +100,7 @@ def load_module(
     """Return VGG_{:layer} with pretrained weights, in evaluation mode and without gradients.
 
     Args:
-        layer: number of layers, 1 … 31.
-        weights: a file, a state dict, or None to download them.
-        progress: show a progress bar while downloading.
+        layer, weights, progress: as for `vgg16`.
     """
     with torch.device("meta"):  # skips the random initialisation
         network = VGG16(layer)

@@ -37,8 +37,7 @@ def plan_and_execute(
     """Compute parts [regions, coordinates] of the output and of the taps with the cheapest plan.
 
     Args:
-        program: The frozen tape.
-        partition: Regions of the input.
+        program, partition: The frozen tape, and the regions of the input.
         weights: Projection [coordinates, h] of the embedding; None for its own coordinates.
         mode: 'auto', 'push' or 'pull', see `make_plan`.
         taps: Numbers of intermediate values whose parts are returned too.
@@ -71,8 +70,7 @@ def pull_vectors(program: Program, partition: Regions, vectors: Tensor) -> Tenso
     One backward sweep for as many vectors as fit into the memory budget; there is nothing to plan.
 
     Args:
-        program: The frozen tape.
-        partition: Regions of the input.
+        program, partition: The frozen tape, and the regions of the input.
         vectors: What the embedding is multiplied with.
     """
     largest = max((link.shapes.numel for link in program.links), default=program.x.numel())
@@ -86,8 +84,7 @@ def is_cheaper_to_pull(program: Program, partition: Regions, count: int) -> bool
     """Return whether pulling so many vectors costs at most half of what the cheapest plan for the parts costs.
 
     Args:
-        program: The frozen tape.
-        partition: Regions of the input.
+        program, partition: The frozen tape, and the regions of the input.
         count: Number of vectors.
     """
     if (
@@ -105,10 +102,8 @@ def execute_plan(
     """Compute parts of the program's output (projected by `weights`) and of every tap; only taps may be sparse.
 
     Args:
-        context: Program, regions and taps.
-        plan: A plan made for this context.
-        weights: Projection [coordinates, h] of the embedding; None for its own coordinates.
-        bar: Progress to report to.
+        context, plan: Program, regions and taps, and a plan made for them.
+        weights, bar: As for `compute_parts`.
     """
     bar, program = bar or Progress(), context.program
     if plan.schedule.direction == "pull":

@@ -28,8 +28,7 @@ class PlanContext:
     """The problem to plan.
 
     Args:
-        program: The frozen tape.
-        partition: Regions of the input.
+        program, partition: The frozen tape, and the regions of the input.
         coordinate_count: Coordinates of the (projected) embedding.
         taps: Intermediate values whose parts are computed too.
         budget: Bytes that the tangents computed at once may take.

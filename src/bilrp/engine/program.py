@@ -53,8 +53,7 @@ class Link:
         target: What the map writes.
         shapes: Shapes of sources and target.
         dtype: dtype of the target.
-        name: Name of the step, for display.
-        rule: Name of the rule, for display.
+        name, rule: Names of the step and its rule, for display.
     """
 
     map: Map
@@ -131,8 +130,7 @@ def push_from(links: Sequence[Link], start: dict[Key, Tensor], outputs: set[Key]
     """Push tangents through some links; each is dropped after its last use.
 
     Args:
-        links: Links in topological order.
-        start: Tangents that the links read.
+        links, start: Links in topological order, and tangents that they read.
         outputs: Keys of the tangents to return.
     """
     alive = dict(start)
@@ -165,8 +163,7 @@ def position_weights(image: Sequence[int], feature_map: Sequence[int], like: Ten
     """Return A [h, H] and B [w, W] with A M Bᵀ = the mean of an image M over the pixels of each position.
 
     Args:
-        image: Shape (1, C, H, W) of the image.
-        feature_map: Shape (1, C', h, w) of the feature map.
+        image, feature_map: Shapes (1, C, H, W) of the image and (1, C', h, w) of the feature map.
         like: A tensor of the same dtype and device.
     """
     return _mean_matrix(feature_map[2], image[2], like), _mean_matrix(feature_map[3], image[3], like)
@@ -224,8 +221,7 @@ def chunks(total: int, size: int, advance: Callable[[int], None] | None = None) 
     """Yield consecutive slices of [0, total).
 
     Args:
-        total: Number of items.
-        size: Most items in a slice.
+        total, size: Number of items, and most items in a slice.
         advance: Called with the length of each slice after it is processed.
     """
     for start in range(0, total, size):

@@ -26,8 +26,7 @@ def compute_cones(program: Program, partition: Regions, stop: int) -> dict[Key, 
     """Return the receptive fields of the regions in every value of links[:stop], starting from their bounding boxes.
 
     Args:
-        program: The frozen tape.
-        partition: Regions of the input.
+        program, partition: The frozen tape, and the regions of the input.
         stop: Number of leading links, all of them spatial.
     """
     boxes = _bounding_boxes(partition)

@@ -68,8 +68,7 @@ def remainder_parts(program: Program, partition: Regions, weights: Tensor | None
     """Return what the remainder adds to the parts, [regions, coordinates].
 
     Args:
-        program: A program with a remainder.
-        partition: Regions of the input.
+        program, partition: A program with a remainder, and the regions of the input.
         weights: Projection [coordinates, h] of the embedding; None for its own coordinates.
     """
     assert program.remainder is not None

@@ -39,8 +39,7 @@ class Cone:
     """The receptive field of each region in one value: positions that the region can influence.
 
     Args:
-        low: First row and column, (regions, 2).
-        high: Last row and column + 1, (regions, 2).
+        low, high: First, and last + 1, row and column of each region, (regions, 2).
         size: Height and width of the value.
     """
 
@@ -156,8 +155,7 @@ def crop_windows(full: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
 
     Args:
         full: The constant (…, C, H, W).
-        origin: Upper left corner (K, 2) of each window.
-        size: Height and width of the windows.
+        origin, size: Upper left corner (K, 2) of each window, and the height and width of all.
     """
     image = full.reshape(full.shape[-3:])
     if bool((origin == origin[0]).all()):
@@ -174,8 +172,7 @@ def crop_each(images: Tensor, origin: Tensor, size: tuple[int, int]) -> Tensor:
 
     Args:
         images: (K, 1, C, H, W).
-        origin: Upper left corner (K, 2) of each window.
-        size: Height and width of the windows.
+        origin, size: As for `crop_windows`.
 
     Returns:
         (K, C, h, w).
@@ -191,8 +188,7 @@ def reframe_window(window: Window, origin: Tensor, size: tuple[int, int]) -> Ten
 
     Args:
         window: The tangents.
-        origin: Upper left corner (K, 2) of each new window.
-        size: Height and width of the new windows.
+        origin, size: Of the new windows, as for `crop_windows`.
     """
     shift = window.origin - origin
     if bool((shift == shift[0]).all()):

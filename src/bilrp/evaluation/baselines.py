@@ -56,10 +56,7 @@ def saliency(
     R_II' = (Σ_{i∈I} x_i²)(Σ_{i'∈I'} x'_i'²) factorises, so it costs one run of the encoder for each input.
 
     Args:
-        encoder: encoder of both inputs, or a pair of encoders.
-        a: first input.
-        b: second input.
-        regions: regions of both inputs, or a pair; the encoder's by default.
+        encoder, a, b, regions: as for `hessian_product`.
 
     >>> net = torch.nn.Linear(2, 2)
     >>> saliency(net, torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0]])).relevance
@@ -85,11 +82,7 @@ def curvature(
     (h·d·d' multiplications); only a block of its rows is in memory at a time.
 
     Args:
-        encoder: encoder of both inputs, or a pair of encoders.
-        a: first input.
-        b: second input.
-        regions: regions of both inputs, or a pair; the encoder's by default.
-        progress: show a progress bar.
+        encoder, a, b, regions, progress: as for `hessian_product`.
 
     >>> net = torch.nn.Linear(2, 1, bias=False)
     >>> explanation = curvature(net, torch.rand(1, 2), torch.rand(1, 2))
@@ -124,8 +117,7 @@ def hessian_product(
 
     Args:
         encoder: encoder of both inputs, or a pair of encoders.
-        a: first input.
-        b: second input.
+        a, b: the inputs.
         similarity: similarity of the embeddings; the encoder's by default.
         regions: regions of both inputs, or a pair; the encoder's by default.
         mode: how parts are computed, as in `decompose`.
@@ -172,14 +164,9 @@ def integrated_hessians(
     (half of y in total); the product path attributes all of y to pairs across.
 
     Args:
-        encoder: encoder of both inputs, or a pair of encoders.
-        a: first input.
-        b: second input.
-        similarity: similarity of the embeddings; the encoder's by default.
-        regions: regions of both inputs, or a pair; the encoder's by default.
+        encoder, a, b, similarity, regions, progress: as for `hessian_product`.
         steps: number of quadrature nodes.
         baseline: x°, a number or a tensor that broadcasts to both inputs.
-        progress: show a progress bar.
 
     >>> net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()).double()
     >>> x, zero = torch.rand(1, 3).double(), torch.zeros(1, 3).double()
@@ -230,8 +217,7 @@ def trace_inputs(
 
     Args:
         encoder: One encoder, or one for each input.
-        a: First input.
-        b: Second input.
+        a, b: The inputs.
         regions: Regions of both inputs; default: those of the encoder.
     """
     first, second = (

@@ -119,8 +119,7 @@ def match_regions(
 
     Args:
         pixel_map: [H, W, 2] from a to b, NaN where unknown.
-        a: rectangular regions of the first image.
-        b: rectangular regions of the second image.
+        a, b: rectangular regions of the two images.
         tolerance: in widths and heights of the region of b.
 
     >>> from bilrp.regions import grid
@@ -186,8 +185,7 @@ def paste_patch(
         a: first image (1, channels, H, W).
         b: second image.
         patch: (channels, h, w).
-        at_a: (row, column) of its top left corner in a.
-        at_b: the same in b.
+        at_a, at_b: (row, column) of its top left corner in a and in b.
 
     >>> empty, patch = torch.zeros(1, 3, 32, 32), torch.ones(3, 8, 8)
     >>> a, b, where = paste_patch(empty, empty, patch=patch, at_a=(0, 8), at_b=(24, 16))
@@ -217,8 +215,7 @@ def match_pasted_regions(pixel_map: Tensor, a: Regions, b: Regions) -> Tensor:
 
     Args:
         pixel_map: the map that `paste_patch` returns.
-        a: rectangular regions of the first image.
-        b: rectangular regions of the second image.
+        a, b: rectangular regions of the two images.
     """
     boxes = _region_boxes(pixel_map, a, b)
     known = ~pixel_map.isnan().any(-1)

@@ -48,8 +48,7 @@ def last_layer(
 
     Args:
         encoder: encoder of both inputs, or a pair of encoders; of images or sequences of tokens.
-        a: first input.
-        b: second input.
+        a, b: the inputs.
         similarity: similarity of the embeddings; the encoder's by default.
         regions: regions of both inputs, or a pair; the encoder's by default.
 
@@ -81,8 +80,7 @@ def occlusion(
 
     Args:
         encoder: encoder of both inputs, or a pair of encoders.
-        a: first input.
-        b: second input.
+        a, b: the inputs.
         similarity: similarity of the embeddings; the encoder's by default.
         regions: regions of both inputs, or a pair; the encoder's by default.
         fill: "mean" (the mean colour of an image, the mean vector of a sequence; a number for other inputs: 0), "delete"
@@ -125,10 +123,7 @@ def pairx(
 
     Args:
         encoder: encoder of both inputs, or a pair of encoders; of images or sequences of tokens.
-        a: first input.
-        b: second input.
-        similarity: similarity of the embeddings; the encoder's by default.
-        regions: regions of both inputs, or a pair; the encoder's by default.
+        a, b, similarity, regions: as for `last_layer`.
         composite: rules from the embedding to the map; z⁺ on convolutions and LRP-0 elsewhere by default.
 
     >>> from torch import nn
@@ -187,8 +182,7 @@ def pair_occlusions(
     """Return the second differences of the score from two decompositions of `occlude_each_region`.
 
     Args:
-        a: First input.
-        b: Second input.
+        a, b: The inputs.
         similarity: Default: the encoder's own.
     """
     explanation = pair(a, b, similarity=similarity)
@@ -217,8 +211,7 @@ def pair_vectors(similarity: Similarity, a: Tensor, b: Tensor) -> tuple[Tensor, 
 
     Args:
         similarity: The similarity.
-        a: First embedding.
-        b: Second embedding.
+        a, b: The embeddings.
     """
     form = similarity.relevance_fn(a, b)
     with torch.enable_grad():

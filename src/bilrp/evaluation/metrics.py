@@ -258,8 +258,7 @@ def deletion(
     Args:
         encoder: encoder of both inputs.
         explanation: explanation of `a` and `b`.
-        a: first input.
-        b: second input.
+        a, b: the inputs.
         steps: number of steps of the curve.
         baseline: values of deleted regions: a number, or a function of the input such as `blur_baseline(8)`.
         similarity: the explanation's own by default.

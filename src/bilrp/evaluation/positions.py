@@ -91,8 +91,7 @@ def find_middle(tape: Tape, composite: CompositeFunction) -> Positions:
     """Return the last feature map of twice the side of the very last one, or the hidden states halfway to the last.
 
     Args:
-        tape: the recorded run.
-        composite: the rules for the steps after it.
+        tape, composite: the recorded run, and the rules for the steps after it.
     """
     every = list(_find_all(tape, composite))
     last = every[0]

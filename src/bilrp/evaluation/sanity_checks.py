@@ -36,8 +36,7 @@ def randomization(
     Args:
         method: function (encoder, a, b) → Explanation.
         encoder: encoder whose module is an nn.Module.
-        a: first input.
-        b: second input.
+        a, b: the inputs.
         depths: numbers of layers to randomise, counted from the output; all by default.
         seed: seed of the random weights.
 
@@ -107,8 +106,7 @@ def stability(
     Args:
         method: function (encoder, a, b) → Explanation.
         encoder: encoder of both inputs.
-        a: first input.
-        b: second input.
+        a, b: the inputs.
         noise: standard deviation of the noise, relative to that of the input.
         repeats: number of noisy pairs.
         seed: seed of the noise.

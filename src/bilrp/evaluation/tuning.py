@@ -120,8 +120,7 @@ def search_gammas(
     Args:
         objective: function of one γ per layer, to maximise.
         layer_count: number of layers.
-        grid: values of γ to try.
-        rounds: maximal number of passes over the layers.
+        grid, rounds: as for `tune`.
         bar: progress bar.
 
     >>> search_gammas(lambda g: -((g[0] - 0.1) ** 2) - (g[1] - 0.4) ** 2, 2)[0]

@@ -22,10 +22,8 @@ class ScoreBreakdown:
 
     Args:
         score: The similarity.
-        positive: Sum of the positive relevance of pairs of regions.
-        negative: Sum of the negative relevance of pairs of regions.
-        self_terms_a: Pairs of regions of a with each other; 0 except for distances.
-        self_terms_b: The same for b.
+        positive, negative: Sum of the positive, and of the negative relevance of pairs of regions.
+        self_terms_a, self_terms_b: Pairs of regions of one input with each other; 0 except for distances.
         special_tokens: Pairs with a special token of the tokenizer ([CLS], </s>).
         reference_terms_a: Part of `unattributed`: regions of a with the reference input of b.
         reference_terms_b: The same with a and b exchanged.

@@ -124,8 +124,7 @@ def break_down_distance(
     """Return what each region adds to the squared distance of two embeddings.
 
     Args:
-        parts: [regions, h] of each side.
-        embeddings: [h] of each side.
+        parts, embeddings: [regions, h] and [h] of each side.
         normalize: Divide both by the length of the embedding, as the cosine does.
 
     >>> parts = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
@@ -158,8 +157,7 @@ def find_counterparts(a: Tensor, b: Tensor, *, least: float = 0.0) -> tuple[tupl
     """Return the pairs of rows of a and b that are each other's closest, by their cosine, if that is above `least`.
 
     Args:
-        a: Parts [regions, h] of one input.
-        b: Parts of the other.
+        a, b: Parts [regions, h] of the two inputs.
         least: Cosine.
 
     >>> find_counterparts(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.1, 2.0], [-1.0, 0.0]]))

@@ -81,9 +81,8 @@ def describe_location(regions: Regions, view: View | None, numbers: Sequence[int
     """Describe where regions are: in per cent of an image's width and height, or the quoted words of a text.
 
     Args:
-        regions: All regions of the input.
+        regions, numbers: All regions of the input, and those to describe.
         view: The input as people see it; None describes the regions of the tensor.
-        numbers: The regions to describe.
 
     >>> import torch
     >>> from bilrp.regions import grid, tokens

@@ -77,8 +77,7 @@ def extract_findings(
 
     Args:
         relevance: Relevance [regions of a, regions of b].
-        a: Regions of the first input.
-        b: Regions of the second input.
+        a, b: Regions of the two inputs.
         score: The similarity that shares refer to; 0: no shares.
         k: Maximum number of findings.
 

@@ -85,8 +85,7 @@ class NumberDifference:
     """A place inside a block where the two pages have different numbers.
 
     Args:
-        a: Its number on page a.
-        b: Its number on page b.
+        a, b: Its numbers on the two pages.
         digits: How many digits differ; None for numbers of different lengths.
     """
 
@@ -132,8 +131,7 @@ def find_copies(a: PageNumbers, b: PageNumbers, *, min_numbers: int = MIN_BLOCK_
     """Return the blocks that two pages have in common, largest first; no number of a page is in two.
 
     Args:
-        a: The first page.
-        b: The second page.
+        a, b: The pages.
         min_numbers: Smallest number of equal numbers of a block.
     """
     links = _link_pairs(a, b)

@@ -32,8 +32,7 @@ class NumberMatch:
 
     Args:
         numbers: Digit strings in reading order of a; one for a single number.
-        a: Its regions of a.
-        b: Its regions of b.
+        a, b: Its regions of both pages.
         relevance: Of all pairs between them.
         share: Of the score; None for a score near zero.
         direction: How a block goes on: along a "row", down a "column", or both ("block"); None for a single number.
@@ -62,8 +61,7 @@ def match_numbers(relevance: np.ndarray, a: Regions, b: Regions, *, score: float
 
     Args:
         relevance: Relevance [numbers of a, numbers of b].
-        a: The numbers of the first page.
-        b: The numbers of the second page.
+        a, b: The numbers of the two pages.
         score: What shares refer to; 0: no shares.
     """
     places = [_find_places(each) for each in (a, b)]
@@ -122,8 +120,7 @@ def serialize_matches(matches: Sequence[NumberMatch], a: Regions, b: Regions) ->
 
     Args:
         matches: Numbers or blocks.
-        a: The numbers of the first page.
-        b: The numbers of the second page.
+        a, b: The numbers of the two pages.
     """
     bounds = [each.bounds for each in (a, b)]
     return [
@@ -145,8 +142,7 @@ def describe_numbers(regions: Regions, numbers: Sequence[int]) -> str:
     """Return these numbers as written on the page: the digits, with a count if one number occurs several times.
 
     Args:
-        regions: The numbers of a page.
-        numbers: Regions.
+        regions, numbers: The numbers of a page, and which of them.
     """
     names = [(regions.names or ())[n] for n in numbers]
     different = list(dict.fromkeys(names))
@@ -160,8 +156,7 @@ def describe_number_finding(a: Regions, b: Regions, finding: Finding) -> str:
     """Return the numbers of a finding once for both pages, with how often they occur or how they go on.
 
     Args:
-        a: The numbers of the first page.
-        b: The numbers of the second page.
+        a, b: The numbers of the two pages.
         finding: A finding of `extract_number_findings`.
     """
     names = [(a.names or ())[n] for n in finding.a]
@@ -255,8 +250,7 @@ def find_box_neighbours(
     """Return the box to the right of each box and the one below it, [boxes, 2]; −1 for none.
 
     Args:
-        boxes: (top, left, bottom, right) of each number.
-        is_number: Which boxes count.
+        boxes, is_number: (top, left, bottom, right) of each number, and which of them count.
         max_gap_sizes: Largest distance, in widths of the narrower to the right, in heights of the lower below.
     """
     top, left, bottom, right = boxes.astype(float).T

@@ -53,8 +53,7 @@ def is_like_photographs(embeddings: Sequence[np.ndarray], mean: PooledPhotograph
     """Return whether a pair of embeddings is like those of photographs: by its mean cosine with their mean.
 
     Args:
-        embeddings: Of the inputs.
-        mean: Of the photographs.
+        embeddings, mean: Of the inputs, and of the photographs.
     """
     pooled = [pool_embedding(embedding) for embedding in embeddings]
     known = [each for each in pooled if each is not None]

@@ -19,8 +19,7 @@ class RegionLayout:
     """Sizes, positions and neighbours of regions.
 
     Args:
-        size: Area of each region.
-        center: Center (y, x) of each region.
+        size, center: Area and center (y, x) of each region.
         adjacency: Which regions touch, each itself included.
         window_width: Width of the Gaussian window that smooths relevance; 0 (texts) does not smooth.
         coverage: Fraction of the input that the regions cover.

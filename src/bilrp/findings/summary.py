@@ -145,8 +145,7 @@ def summarize(
     """Return the verdict, what carries it, what adds up to the score, and warnings, one sentence each.
 
     Args:
-        explanation: What to summarize.
-        findings: Its findings, strongest first.
+        explanation, findings: What to summarize, and its findings, strongest first.
         random_scores: Cosines of random pairs to compare the score with.
     """
     return str(collect_summary(explanation, findings, random_scores=random_scores))
@@ -189,9 +188,8 @@ def describe_differences(
     """Return what sets the two apart: words, or positions in images, with their share of the squared distance.
 
     Args:
-        explanation: What to describe.
+        explanation, differences: What to describe, and its differences, largest first.
         distance: The squared distance that shares refer to.
-        differences: Its differences, largest first.
     """
     if distance.is_zero:
         return "nothing: the two embeddings are equal"

@@ -113,9 +113,7 @@ def read_bytes(path: str | Path, *, max_bytes: int, follow_symlinks: bool = True
     """Return the content of a regular file (see `open_regular`).
 
     Args:
-        path: The file.
-        max_bytes: Raise OSError if the file is larger, also if it grows while it is read.
-        follow_symlinks: False refuses a symbolic link.
+        path, max_bytes, follow_symlinks: As for `open_regular`.
     """
     with open_regular(path, max_bytes=max_bytes, follow_symlinks=follow_symlinks) as file:
         data = file.read(max_bytes + 1)

@@ -64,8 +64,7 @@ def read(
     """Read the tensors and metadata that `write` stored, and verify their checksums.
 
     Args:
-        path: The file.
-        kind: The "kind" that the metadata must have.
+        path, kind: The file, and the "kind" that its metadata must have.
         only: Names of the tensors to read; None reads all.
     """
     path = Path(path)

@@ -40,9 +40,7 @@ def plot(
 
     Args:
         attribution: what to draw.
-        column: which target, where there are many.
-        title: heading of the figure.
-        palette: "paper" or "safe" (colour-blind safe).
+        column, title, palette: as for `Attribution.plot`.
 
     >>> plot(attribution).savefig("why.png")  # doctest: +SKIP
     """

@@ -82,8 +82,7 @@ def serialize_differences(
 
     Args:
         explanation: What to serialize.
-        k: Maximum number of differences.
-        special_tokens: Include special tokens of texts.
+        k, special_tokens: As for `list_differences`.
 
     >>> import torch, bilrp
     >>> net = torch.nn.Linear(2, 2, bias=False)
@@ -277,8 +276,7 @@ def draw_heading(axes: Axes, title: str, verdict: Sequence[str], lines: Sequence
     Args:
         axes: The sheet.
         title: Title of the figure.
-        verdict: Lines of the verdict, in bold.
-        lines: Lines of the other sentences.
+        verdict, lines: Lines of the verdict, in bold, and of the other sentences.
     """
     _draw_line(axes, MARGIN_INCHES, 0.38, title, size=13, weight="bold")
     for n, line in enumerate(verdict):
@@ -359,8 +357,7 @@ def draw_matches(
     """Draw outlines on both sides and a ribbon for each finding, the strongest on top.
 
     Args:
-        axes: Where to draw.
-        panels: The two inputs.
+        axes, panels: Where to draw, and the two inputs.
         findings: Findings, strongest first.
         palette: Colours of positive and negative findings.
         vertical: Whether b is below a.
@@ -399,8 +396,7 @@ def draw_differences(
     """Outline and number the differences on their inputs.
 
     Args:
-        axes: Where to draw.
-        panels: The two inputs.
+        axes, panels: Where to draw, and the two inputs.
         differences: Differences, largest first.
         palette: They have the colour of what makes two inputs less similar.
     """
@@ -449,9 +445,8 @@ def draw_cards(
     """Draw a card for each finding or difference: its number, its share, and its regions.
 
     Args:
-        axes: Where to draw.
+        axes, panels: Where to draw, and the two inputs.
         explanation: The explanation of the findings.
-        panels: The two inputs.
         cards: The findings or differences.
         palette: Colours of positive and negative findings.
         top: Top edge of the first row in inches.

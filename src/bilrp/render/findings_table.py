@@ -26,8 +26,7 @@ def render_html(explanation: Explanation, findings: Sequence[Finding]) -> str:
     """Return a table of findings.
 
     Args:
-        explanation: The explanation of the findings.
-        findings: What to show.
+        explanation, findings: The explanation, and its findings to show.
     """
     if not findings:
         return "<p>No matches.</p>"

@@ -137,8 +137,7 @@ def serialize_matrix(
     """Return the scores of pairs of inputs as a table; each cell leads to its explanation, in the order of `scores`.
 
     Args:
-        names: Names of the inputs.
-        scores: The score of each pair (i, j).
+        names, scores: Names of the inputs, and the score of each pair (i, j).
         caption: What the scores are.
 
     >>> serialize_matrix(["a", "b"], {(0, 1): 0.5}, caption="cosine")["cells"][1][0]["text"]
@@ -166,8 +165,7 @@ def write(
     """Write the page to `path` atomically.
 
     Args:
-        entries: The explanations.
-        path: The file to write.
+        entries, path: The explanations, and the file to write.
         title, lead, columns, style, palette, special_tokens: As for `render_html`.
     """
     text = render_html(

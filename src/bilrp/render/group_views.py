@@ -83,9 +83,7 @@ class GroupView:
 
         Args:
             path: The file; its suffix selects the format.
-            title: Heading.
-            style: Link style of the explanations on a page.
-            palette: "paper" or "safe".
+            title, style, palette: As for `render_html`.
         """
         if path.suffix.lower() == files.PAGE_SUFFIX:
             page = self.render_html(title=title, style=style, palette=palette)
@@ -120,8 +118,7 @@ def describe_contrast(contrast: Contrast, names: Sequence[str] | None = None) ->
     """Return which of b and c is closer to a, and by how much.
 
     Args:
-        contrast: What to describe.
-        names: Names of a, b and c.
+        contrast, names: What to describe, and the names of a, b and c.
     """
     a, b, c = name_contrast(contrast, names)
     closer, other = (b, c) if contrast.score >= 0 else (c, b)
@@ -140,8 +137,7 @@ def contrast_strips(contrast: Contrast, names: Sequence[str] | None = None) -> t
     what is unattributed.
 
     Args:
-        contrast: What to show.
-        names: Names of a, b and c.
+        contrast, names: What to show, and the names of a, b and c.
     """
     a, b, c = name_contrast(contrast, names)
     values = [value.detach().cpu().double().numpy() for value in contrast.marginals()]
@@ -160,8 +156,7 @@ def view_contrast(contrast: Contrast, names: Sequence[str] | None = None) -> Gro
     """Return the difference, then the explanations of a with b and of a with c.
 
     Args:
-        contrast: What to show.
-        names: Names of a, b and c.
+        contrast, names: What to show, and the names of a, b and c.
     """
     a, b, c = name_contrast(contrast, names)
     return GroupView(
@@ -215,8 +210,7 @@ def describe_sets(comparison: SetComparison, names: Sequence[str] | None = None)
     """Return the mean of the similarities of all pairs, and their range.
 
     Args:
-        comparison: What to describe.
-        names: Names of the two sets.
+        comparison, names: What to describe, and the names of the two sets.
     """
     rows, columns = comparison.scores.shape
     scores, similarity = comparison.scores.double(), comparison.similarity.replace("_", " ")
@@ -232,8 +226,7 @@ def set_strips(comparison: SetComparison, names: Sequence[str] | None = None) ->
     """Return members of both sets, each region tinted by what it contributes to the mean similarity with the other set.
 
     Args:
-        comparison: What to show.
-        names: Names of the two sets.
+        comparison, names: What to show, and the names of the two sets.
     """
     strips = []
     labels = names or ("A", "B")
@@ -259,8 +252,7 @@ def view_sets(comparison: SetComparison, names: Sequence[str] | None = None) -> 
     """Return members of both sets with what they share, then the most similar pairs.
 
     Args:
-        comparison: What to show.
-        names: Names of the two sets.
+        comparison, names: What to show, and the names of the two sets.
     """
     entries, examples = [], []
     for number, example in enumerate(comparison.examples, 1):

@@ -58,14 +58,9 @@ def render_html(
     """Return the page as one string.
 
     Args:
-        explanation: What to show.
-        title: Title of the page.
-        style: Name of a link style, or a style; draws pairs as in the paper.
+        explanation, title, style, names, special_tokens, show: As for `build_payload`.
         palette: "paper" or "safe" (colour-blind safe).
-        names: Names of the two inputs.
         compact: For a frame: fit the height, and fold everything below the findings.
-        special_tokens: Draw special tokens ([CLS], </s>) of texts.
-        show: What the page shows first: "matches" or "differences".
 
     >>> Path("why.html").write_text(render_html(explanation))  # doctest: +SKIP
     """

@@ -206,10 +206,7 @@ class TextPanel:
         """Draw a box around each of these words.
 
         Args:
-            axes: Where to draw.
-            numbers: The words.
-            color: Of the boxes.
-            strength: 0 … 1; a stronger box is more opaque.
+            axes, numbers, color, strength: As for `ImagePanel.draw_outline`.
         """
         from matplotlib.patches import FancyBboxPatch
 
@@ -278,10 +275,8 @@ def make_panel(
 
     Args:
         side: The decomposition of the input.
-        left: Left edge in inches.
-        top: Top edge in inches.
-        width: Maximum width in inches.
-        height: Maximum height in inches.
+        left, top: Left and top edge in inches.
+        width, height: Maximum width and height in inches.
         max_lines: Maximum number of lines of a text; its font gets smaller, down to 9 points.
     """
     labels = to_label_image(side.regions)
@@ -340,8 +335,7 @@ def draw_ribbon(
 
     Args:
         axes: Where to draw.
-        start: Path [n, 2] from the regions of a to the ribbon.
-        stop: Path [n, 2] from the regions of b to the ribbon.
+        start, stop: Paths [n, 2] from the regions of a, and of b, to the ribbon.
         color: Of the ribbon.
         width: In inches.
         dashed: Draw it dashed.

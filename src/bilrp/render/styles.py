@@ -14,8 +14,7 @@ class Style:
 
     Args:
         name: Name of the style.
-        size: Input size in pixels that the paper used with it.
-        pool: Region size in pixels that the paper used with it.
+        size, pool: Input size and region size in pixels that the paper used with it.
         low: l; weaker links are not drawn.
         high: h; links of this strength have full opacity.
         power: p; larger values fade weak links.
@@ -62,9 +61,7 @@ def resolve_style(
     Args:
         name: A key of STYLES, "auto", or a style.
         pairs: Number of pairs of regions, for "auto".
-        low: Replaces l.
-        high: Replaces h.
-        power: Replaces p.
+        low, high, power: Replace l, h and p.
 
     >>> resolve_style("faces", power=2).high
     60

@@ -40,8 +40,7 @@ def layout_words(
         texts: The words.
         joined: Whether each word follows the previous one without a space.
         is_special: Whether each word is a special token.
-        left: Left edge in inches.
-        top: Top edge in inches.
+        left, top: Left and top edge in inches.
         width: Maximum length of a line in inches.
         font_size: In points.
 

@@ -43,9 +43,7 @@ def split_attention(query: float = 0.25, key: float = 0.25, value: float = 0.5) 
     """Use the true derivative of a fused attention, times a share for each of queries, keys and values.
 
     Args:
-        query: Share of the queries.
-        key: Share of the keys.
-        value: Share of the values.
+        query, key, value: Shares of the queries, the keys and the values.
 
     >>> split_attention().name
     'split_attention(0.25, 0.25, 0.5)'

@@ -90,10 +90,8 @@ def secant_slope(
     """Return Δf/Δa, or f' at the midpoint where Δa would cancel; 0 where that is not finite.
 
     Args:
-        a: Value at the input.
-        a0: Value at the reference.
-        f: f(a).
-        f0: f(a₀).
+        a, a0: Values at the input and at the reference.
+        f, f0: f(a) and f(a₀).
         derivative: f', evaluated where |Δa| ≤ √eps · max(|a|, |a₀|).
     """
     change = a - a0

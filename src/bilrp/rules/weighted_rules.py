@@ -220,8 +220,7 @@ def _signed_terms(
 
     Args:
         w: Weights, bias, input and output of the step.
-        of_positive: Weights that act on positive inputs.
-        of_negative: Weights that act on negative inputs.
+        of_positive, of_negative: Weights that act on positive and on negative inputs.
         factor: α, or −β.
         low: None for positive contributions, 0 for negative ones.
     """

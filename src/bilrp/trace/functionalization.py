@@ -20,10 +20,7 @@ def is_inplace(op: Op, func: Callable[..., object], args: tuple[Any, ...], kwarg
     """Return whether a call writes into its first argument.
 
     Args:
-        op: the operation.
-        func: the torch function.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
+        op, func, args, kwargs: the operation, and the call.
     """
     name = get_function_name(func)
     underscore = has_inplace_suffix(name) and name != "requires_grad_"
@@ -64,9 +61,7 @@ def normalize_argument_order(
     """Return the call with its arguments in the order of the table of operations.
 
     Args:
-        func: the torch function.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
+        func, args, kwargs: the call.
     """
     if func not in _FUNCTIONAL_NORMS:
         return func, args, kwargs
@@ -81,10 +76,7 @@ def find_inplace_target(
     """Return the tensor an in-place call writes into; None for other calls.
 
     Args:
-        op: the operation.
-        func: the torch function.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
+        op, func, args, kwargs: the operation, and the call.
     """
     if not is_inplace(op, func, args, kwargs):
         return None
@@ -100,10 +92,7 @@ def make_out_of_place(
     """Return the function and arguments of the out-of-place equivalent, which can be replayed on other tensors.
 
     Args:
-        op: the operation.
-        func: the torch function.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
+        op, func, args, kwargs: the operation, and the call.
     """
     if op.kind == "overwrite":
         return apply_assignments, ((args[0], args[1:]), {})
@@ -131,9 +120,7 @@ def make_replay_call(op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> C
     """Return a function that gives the same result for tensors with another memory layout.
 
     Args:
-        op: the operation.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
+        op, args, kwargs: the operation, and the arguments of the call.
     """
     if op.name == "as_strided":
         return make_strided_reader(args[0] if args else kwargs["input"])

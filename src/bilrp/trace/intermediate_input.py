@@ -76,9 +76,7 @@ def run_from_module(
     """Return the function x ↦ embedding that runs the module with x as the output of `input_layer`.
 
     Args:
-        module: the whole model.
-        input_layer: name of a submodule with weights.
-        model_input: input of the whole model, e.g. token ids.
+        module, input_layer, model_input: as for `compute_module_output`.
         options: Keyword arguments of the module.
 
     >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 2))

@@ -21,10 +21,8 @@ class Weights:
 
     Args:
         operator: how the weights act on the input.
-        weight: W, with outputs first.
-        bias: b, if any.
-        a: the step's input.
-        z: the step's output.
+        weight, bias: W, with outputs first, and b, if any.
+        a, z: the step's input and output.
         columns: the call was x @ W, so outputs are on the last dimension.
         ranges: on an accelerator, the value ranges of a and z.
     """

@@ -85,8 +85,7 @@ def require_close(a: Tensor, b: Tensor, on_failure: Callable[[], object]) -> Non
     """Call `on_failure` unless `is_close(a, b)`; on an accelerator within `defer_checks`, at the end of that block.
 
     Args:
-        a: the tensor to compare.
-        b: the expected values.
+        a, b: as for `all_close`.
         on_failure: raises the error.
     """
     if is_on_cpu(b) or a.shape != b.shape:

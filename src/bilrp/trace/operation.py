@@ -269,11 +269,7 @@ def activation(
     """Describe an elementwise function with f(0) = 0.
 
     Args:
-        name: torch's name.
-        aliases: other names of the same operation.
-        rule: default rule.
-        factor: role of its result as a factor of a product.
-        inplace_aliases: Python operators that compute it in place.
+        name, aliases, rule, factor, inplace_aliases: as for `Op`.
 
     >>> activation("silu", factor="gate").rule
     'frozen'

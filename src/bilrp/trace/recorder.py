@@ -78,9 +78,7 @@ def record(
     """Run `encoder(x)` and return its verified tape.
 
     Args:
-        encoder: a module or function in eval mode.
-        x: one input, with a batch dimension of 1.
-        operations: the table of operations.
+        encoder, x, operations: as for `record_unchecked`.
 
     >>> import torch.nn.functional as F
     >>> [step.op for step in record(lambda x: F.relu(x) + x, torch.ones(1, 4)).steps]

@@ -77,10 +77,7 @@ def reject_training_call(
     """Raise `InputError` if a call is random or batch-dependent, so that the embedding is not fixed.
 
     Args:
-        op: the operation.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        training: the model is in training mode; None if unknown.
+        op, args, kwargs, training: as for `reject_unsupported_call`.
     """
     values = [argument.get(args, kwargs) for argument in op.training_args]
     if values and all(True if isinstance(value, Tensor) else bool(value) for value in values):

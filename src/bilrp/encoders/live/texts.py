@@ -103,8 +103,7 @@ def pad_rows(rows: Sequence[Tensor], pad_id: int) -> tuple[Tensor, list[int]]:
     """Return ids [texts, tokens], padded at the end, and the length of each text.
 
     Args:
-        rows: Ids of each text.
-        pad_id: Id of the padding token.
+        rows, pad_id: Ids of each text, and the id of the padding token.
 
     >>> pad_rows([torch.tensor([5, 6]), torch.tensor([7])], 0)
     (tensor([[5, 6],

@@ -40,8 +40,7 @@ def find_token_embedding(model: nn.Module, model_input: Tensor, token_ids: list[
     """Return the name of the module whose weights the token ids select when the model runs.
 
     Args:
-        model: called with `model_input`.
-        model_input: an input with these token ids.
+        model, model_input: called with `model_input`, an input with these token ids.
         token_ids: at least two, and not all the same.
 
     >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 2))

@@ -23,8 +23,7 @@ class ModelFolder:
     """Description of a model folder.
 
     Args:
-        path: folder of the transformer.
-        config: its config.json.
+        path, config: folder of the transformer, and its config.json.
         pooling: pooling modes, or None if the folder does not define them.
         include_prompt: pool the prompt's tokens too.
         post_pooling: modules after the pooling.

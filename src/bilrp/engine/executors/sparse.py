@@ -213,8 +213,7 @@ def count_cost(
 
     Args:
         map_: A map with a geometry.
-        layouts: Layouts of the sources.
-        target: Layout of the result.
+        layouts, target: Layouts of the sources and of the result.
         shapes: Shapes of sources and target.
     """
     inner = map_.inner if isinstance(map_, Gated) else map_

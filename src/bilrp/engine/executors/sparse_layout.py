@@ -165,8 +165,7 @@ class SparseTangent(ABC):
         """Read some columns from dense images, or from windows.
 
         Args:
-            images: Images or windows (K, C, h, w).
-            columns: Column of each of them.
+            images, columns: Images or windows (K, C, h, w), and the column of each of them.
             origin: Upper left corner (K, 2) of each window; None for whole images.
         """
 
@@ -183,8 +182,7 @@ class SparseTangent(ABC):
 
         Args:
             columns: Columns to return.
-            origin: Upper left corner (K, 2) of each window.
-            size: Height and width of the windows.
+            origin, size: Upper left corner (K, 2) of each window, and the height and width of all.
         """
         return crop_each(self.to_dense(columns)[:, None], origin, size)
 

@@ -45,8 +45,7 @@ def push_windows(
     """Push regions through spatial links; yield the values in `outputs` as they are computed.
 
     Args:
-        program: The frozen tape.
-        partition: Regions of the input.
+        program, partition: The frozen tape, and the regions of the input.
         cones: Receptive field of every region in every value.
         index: Numbers of the regions to push.
         links: The leading links of the program.
@@ -95,8 +94,7 @@ class WindowPush(NamedTuple):
 
     Args:
         sources: Tangents of each source, zero outside their windows.
-        origin: Upper left corner (K, 2) of each window of the target.
-        size: Height and width of these windows.
+        origin, size: Upper left corner (K, 2) of each window of the target, and the height and width of all.
         shapes: Shapes of sources and target.
     """
 

@@ -18,8 +18,7 @@ class Mean(Map):
 
     Args:
         weight: 1 / number of positions for a mean, 1 for a sum; not rounded to the dtype of the values.
-        axes: Axes to sum over, counted from the end (negative).
-        sizes: Their lengths.
+        axes, sizes: Axes to sum over, counted from the end (negative), and their lengths.
         squeeze: Whether to remove these axes.
     """
 
