@@ -22,7 +22,6 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "demo.py")
 # Their examples need files or pretrained weights.
 NOT_RUN_MODULES = {
-    "bilrp.io.cache",
     "bilrp.encoders.bigram",
     "bilrp.encoders.downloads",
     "bilrp.encoders.images",

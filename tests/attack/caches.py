@@ -13,9 +13,9 @@ from torch import Tensor
 from attack.mutate import mutated
 from attack.table import Row
 from bilrp.errors import BilrpError
-from bilrp.io.cache import Cache
 from bilrp.progress import progress_bar
 from bilrp_studies.common import vgg_layers
+from bilrp_studies.common.cache import Cache
 from bilrp_studies.common.result_cache import load_or_compute_row
 
 TRIALS = 60  # a round

@@ -18,10 +18,10 @@ from attack.table import Row
 from bilrp.encoders import downloads
 from bilrp.errors import BilrpError
 from bilrp.io import files
-from bilrp.io.cache import Cache
 from bilrp.render import figure
 from bilrp.render.page import write as write_page
 from bilrp.render.report import Report, Section, Table
+from bilrp_studies.common.cache import Cache
 
 TRIALS = 24  # a round
 OLD = b"what was there before"

@@ -12,11 +12,11 @@ import torch
 
 import bilrp
 from bilrp.errors import InputError
-from bilrp.io.cache import Cache
 from bilrp.progress import Progress
 from bilrp.render.report import Report
 from bilrp_studies.captions import caption_model, methods, pointing_game, report, retrieval, scenes, study
 from bilrp_studies.captions.settings import CaptionsSettings
+from bilrp_studies.common.cache import Cache
 
 
 def drawn(count: int, *, named: int | None = None, seed: int = 0) -> scenes.Scene:

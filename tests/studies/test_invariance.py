@@ -150,7 +150,7 @@ def test_chained_flow_finds_a_large_motion():
 
 
 def test_flow_is_kept(tmp_path, monkeypatch):
-    from bilrp.io.cache import Cache
+    from bilrp_studies.common.cache import Cache
 
     frames, _ = composed(texture(32, 0), texture(14, 1), start=(8, 4), step=(0, 2), pan=0, n=3)
     built = optical_flow.estimate_motion(frames, cache=Cache(tmp_path))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import bilrp
-from bilrp.io.cache import Cache
+from bilrp_studies.common.cache import Cache
 from bilrp_studies.common.result_cache import (
     load_decomposition,
     load_or_compute_row,

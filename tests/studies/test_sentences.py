@@ -14,11 +14,11 @@ import torch
 
 from bilrp.encoders import sentence
 from bilrp.errors import InputError
-from bilrp.io.cache import Cache
 from bilrp.progress import Progress
 from bilrp.render.report import Report, Table
 from bilrp_studies.common import noun_matching, sts_data
 from bilrp_studies.common.bootstrap import bootstrap_mean
+from bilrp_studies.common.cache import Cache
 from bilrp_studies.common.word_subsets import StudySentence
 from bilrp_studies.sentences import methods, pair_scores, report, study, word_metrics
 from bilrp_studies.sentences.settings import SentencesSettings

@@ -28,7 +28,6 @@ from bilrp.evaluation.feature_baselines import (
 )
 from bilrp.evaluation.positions import find_last
 from bilrp.explanation import Explanation, pair
-from bilrp.io.cache import hash_array
 from bilrp.pipeline import decompose
 from bilrp.progress import progress_bar
 from bilrp.regions import Regions, RegionSpec
@@ -36,6 +35,7 @@ from bilrp.rules import composites
 from bilrp.rules.composites import Composite
 from bilrp.similarity import resolve_similarity
 from bilrp_studies.arena.truth import Case
+from bilrp_studies.common.cache import hash_array
 from bilrp_studies.common.word_subsets import StudySentence
 
 Method: TypeAlias = Callable[[Encoder, Any, Any, RegionSpec | None], Explanation | Tensor]

@@ -18,7 +18,6 @@ from bilrp.encoder import Encoder, read_item, resolve_composite
 from bilrp.encoders.sentence_encoder import SentenceModel, sentence
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.io.cache import Cache, compute_key, hash_array, hash_weights
 from bilrp.progress import Progress, progress_bar
 from bilrp.regions import grid
 from bilrp.render.report import Report
@@ -35,6 +34,7 @@ from bilrp_studies.arena.methods import (
 from bilrp_studies.arena.settings import ArenaSettings
 from bilrp_studies.arena.truth import Case, measure
 from bilrp_studies.common import sts_data
+from bilrp_studies.common.cache import Cache, compute_key, hash_array, hash_weights
 from bilrp_studies.common.noun_matching import load_or_train
 from bilrp_studies.common.result_cache import load_or_compute_row
 

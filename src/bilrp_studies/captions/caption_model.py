@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from bilrp.encoder import DualEncoder, Encoder
 from bilrp.errors import InputError
 from bilrp.inputs import Image, Item, Text
-from bilrp.io.cache import Cache, compute_key, hash_weights
 from bilrp.progress import Progress
 from bilrp.regions import grid, tokens
 from bilrp_studies.captions.scenes import (
@@ -28,6 +27,7 @@ from bilrp_studies.captions.scenes import (
     draw_scene,
     stack_pixels,
 )
+from bilrp_studies.common.cache import Cache, compute_key, hash_weights
 
 EMBED_DIM, NUM_HEADS, NUM_LAYERS = 48, 4, 2
 PATCH_PIXELS = 8  # stride of the image tower's last feature map, and side of a scene's regions

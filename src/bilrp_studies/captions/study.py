@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from bilrp.io.cache import Cache, compute_key, hash_array
 from bilrp.progress import Progress, progress_bar
 from bilrp.render.report import Report
 from bilrp_studies.captions import report
@@ -22,6 +21,7 @@ from bilrp_studies.captions.pointing_game import Row, score_scene
 from bilrp_studies.captions.retrieval import evaluate_retrieval
 from bilrp_studies.captions.scenes import MAX_OBJECTS, Scene, draw_scene
 from bilrp_studies.captions.settings import CaptionsSettings
+from bilrp_studies.common.cache import Cache, compute_key, hash_array
 from bilrp_studies.common.result_cache import load_or_compute_row
 from bilrp_studies.common.thread_limit import single_thread
 

@@ -18,9 +18,9 @@ from bilrp.encoder import Encoder
 from bilrp.encoders.sentence_encoder import SentenceModel
 from bilrp.encoders.text.heads import Pooling
 from bilrp.errors import InputError
-from bilrp.io.cache import Cache, compute_key, hash_weights
 from bilrp.progress import Progress
 from bilrp_studies.common import sts_data
+from bilrp_studies.common.cache import Cache, compute_key, hash_weights
 from bilrp_studies.common.word_subsets import read_text
 
 BATCH_PAIRS = 16  # the loss uses all pairs of their 32 sentences

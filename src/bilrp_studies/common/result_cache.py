@@ -12,7 +12,7 @@ from torch import Tensor
 from bilrp.decomposition import Decomposition, deserialize_decomposition, serialize_decomposition
 from bilrp.errors import BilrpError, InputError, wrap_errors
 from bilrp.io import store
-from bilrp.io.cache import Cache
+from bilrp_studies.common.cache import Cache
 
 MAX_SPARSE_DENSITY = 0.4  # below this share of non-zero entries, parts are stored in sparse form
 

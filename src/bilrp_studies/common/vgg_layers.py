@@ -17,9 +17,9 @@ from bilrp.encoder import Encoder, read_tensor
 from bilrp.encoders import images, vgg
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
-from bilrp.io.cache import Cache, compute_key, hash_array, hash_weights
 from bilrp.progress import Progress
 from bilrp.rules import composites
+from bilrp_studies.common.cache import Cache, compute_key, hash_array, hash_weights
 from bilrp_studies.common.result_cache import load_decomposition, save_decomposition
 
 GRAM_BLOCK_BYTES = 512e6  # float32 features in memory at once for each side of a Gram matrix

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from bilrp.encoder import Encoder
-from bilrp.io.cache import compute_key, hash_array
 from bilrp.pipeline import decompose
 from bilrp.regions import grid
 from bilrp.rules import composites
+from bilrp_studies.common.cache import compute_key, hash_array
 from bilrp_studies.faithfulness.settings import FaithfulnessSettings
 
 METHODS = ("bilrp", "hessian_product", "uniform", "saliency", "random")

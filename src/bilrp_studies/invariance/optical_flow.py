@@ -14,7 +14,7 @@ import torch
 
 from bilrp.encoders import images
 from bilrp.errors import InputError
-from bilrp.io.cache import Cache, compute_key, hash_array
+from bilrp_studies.common.cache import Cache, compute_key, hash_array
 
 MIN_MOTION_PIXELS = 1.0  # smaller displacements between the two frames count as static
 BRIGHTNESS_NOISE = 0.01  # fraction of full brightness; smaller differences are ignored

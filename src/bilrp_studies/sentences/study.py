@@ -19,10 +19,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bilrp.encoder import Encoder
 from bilrp.encoders.sentence_encoder import sentence
-from bilrp.io.cache import Cache, compute_key, hash_weights
 from bilrp.progress import Progress, progress_bar
 from bilrp.render.report import Report
 from bilrp_studies.common import sts_data
+from bilrp_studies.common.cache import Cache, compute_key, hash_weights
 from bilrp_studies.common.noun_matching import NounMatcher, load_or_train
 from bilrp_studies.common.result_cache import load_or_compute_row
 from bilrp_studies.common.word_subsets import StudySentence

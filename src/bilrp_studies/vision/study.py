@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from bilrp import encoders
 from bilrp.encoder import Encoder, read_tensor
 from bilrp.errors import InputError
-from bilrp.io.cache import Cache, compute_key, hash_array, hash_weights
 from bilrp.progress import Progress, progress_bar
 from bilrp.render.report import Report
 from bilrp_studies.common import image_folders
+from bilrp_studies.common.cache import Cache, compute_key, hash_array, hash_weights
 from bilrp_studies.common.result_cache import load_or_compute_row
 from bilrp_studies.vision import model_agreement, report
 from bilrp_studies.vision.composite_metrics import CANDIDATE_COMPOSITES, CachedDecomposer, measure_pair

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bilrp.errors import InputError
-from bilrp.io.cache import Cache, compute_key, hash_array, hash_weights
+from bilrp_studies.common.cache import Cache, compute_key, hash_array, hash_weights
 
 
 def test_key_depends_on_content_and_on_every_entry_of_the_origin():
