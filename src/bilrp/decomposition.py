@@ -15,9 +15,7 @@ from torch import Tensor
 
 from bilrp import inputs as views
 from bilrp import regions as regions_module
-from bilrp.encoder import (
-    diff_origins,
-)
+from bilrp.encoder import diff_origins
 from bilrp.engine.plan import Plan
 from bilrp.errors import InputError, MismatchError, wrap_errors
 from bilrp.inputs import Image, Text, View

@@ -163,9 +163,7 @@ def features() -> RegionFunction:
 
 
 def labels(
-    mask: Tensor | np.ndarray | NestedIntegers,
-    *,
-    names: tuple[str, ...] | None = None,
+    mask: Tensor | np.ndarray | NestedIntegers, *, names: tuple[str, ...] | None = None
 ) -> RegionFunction:
     """Use any partition into regions.
 

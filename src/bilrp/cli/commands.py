@@ -84,12 +84,7 @@ def _load_plugin(entry: EntryPoint) -> Any:
 
     lenient = {"ignore_unknown_options": True, "allow_extra_args": True}
     return _make_command(
-        entry.name,
-        fail,
-        PLUGIN_PANEL,
-        help="Does not load.",
-        add_help_option=False,
-        context_settings=lenient,
+        entry.name, fail, PLUGIN_PANEL, help="Does not load.", add_help_option=False, context_settings=lenient
     )
 
 

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
 
 def ops(
-    encoder: Annotated[
-        str,
-        typer.Argument(help=f"{ENCODER_HELP}."),
-    ],
+    encoder: Annotated[str, typer.Argument(help=f"{ENCODER_HELP}.")],
     size: Annotated[int, typer.Option(help="Side of the image that the encoder is run on.", min=1)] = 128,
     shape: Annotated[
         str | None, typer.Option(help="Shape of the input that it is run on, if it is not an image: 1,16,384")

@@ -43,8 +43,7 @@ def repair(
     method: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="projection, filling or removal. Default: the first that reaches the goals.",
+            metavar="NAME", help="projection, filling or removal. Default: the first that reaches the goals."
         ),
     ] = None,
     output: Annotated[

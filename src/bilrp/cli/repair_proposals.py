@@ -77,11 +77,7 @@ def attach_proposals(report: Report, proposals: Sequence[RepairProposal]) -> Rep
         clean = format_percent(each.report.clean_attraction)
         rows.append((each.suspect, said, figures[0], clean, *figures[1:]))
     refusals = [Paragraph(f"{each}.") for each in proposals if each.repair is None]
-    table = Table(
-        HEADER,
-        rows,
-        CAPTION,
-    )
+    table = Table(HEADER, rows, CAPTION)
     section = Section("Repairs", [table, *refusals])
     results = {**report.results, "repairs": [each.to_dict() for each in proposals]}
     return replace(report, sections=[*report.sections, section], results=results)

@@ -33,8 +33,7 @@ def search(
         str, typer.Argument(metavar="NAME.lance", help="A collection, written by `bilrp index`.")
     ],
     query: Annotated[
-        str | None,
-        typer.Argument(metavar="[QUERY]", help="A file, a text, or an item's name, number or id."),
+        str | None, typer.Argument(metavar="[QUERY]", help="A file, a text, or an item's name, number or id.")
     ] = None,
     queries: Annotated[
         str | None,

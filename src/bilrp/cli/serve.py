@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 def serve(
     inputs: Annotated[
-        list[str],
-        typer.Argument(metavar="NAME.lance | A B", help="A collection, or two images or texts."),
+        list[str], typer.Argument(metavar="NAME.lance | A B", help="A collection, or two images or texts.")
     ],
     encoder: Annotated[
         str | None,

@@ -6,17 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bilrp.cli.options import (
-    AsJson,
-    LinkPreset,
-    OpenOutput,
-    Output,
-    Palette,
-    Show,
-    SpecialTokens,
-    Title,
-    Top,
-)
+from bilrp.cli.options import AsJson, LinkPreset, OpenOutput, Output, Palette, Show, SpecialTokens, Title, Top
 
 
 def show(

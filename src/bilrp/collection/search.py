@@ -150,10 +150,7 @@ def share_with_item(
 
 
 def share_with_items(
-    collection: Collection,
-    parts: SparseParts,
-    query_norm: float | None,
-    against: Sequence[int] | None,
+    collection: Collection, parts: SparseParts, query_norm: float | None, against: Sequence[int] | None
 ) -> Tensor:
     """Return ⟨P_I, φ(x')⟩ [regions, items] of each region of a query with each item, see `Collection.share`.
 

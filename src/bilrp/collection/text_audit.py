@@ -367,11 +367,7 @@ class _LeaveOut:
     """Encodes texts without a phrase, and compares nearest neighbours."""
 
     def __init__(
-        self,
-        collection: Collection,
-        corpus: _Corpus,
-        positions: Sequence[int],
-        similarity: str | None,
+        self, collection: Collection, corpus: _Corpus, positions: Sequence[int], similarity: str | None
     ) -> None:
         self.collection, self.corpus, self.positions = collection, corpus, set(positions)
         self.similarity = collection.resolve_similarity(similarity)

@@ -25,14 +25,7 @@ from bilrp.engine.program import Key, Link, Program
 from bilrp.engine.tapped_parts import choose_sparse_taps
 
 # Types that contain no tensors, or only the model's own.
-TENSOR_FREE_TYPES = (
-    str,
-    int,
-    float,
-    type(None),
-    torch.dtype,
-    nn.Module,
-)
+TENSOR_FREE_TYPES = (str, int, float, type(None), torch.dtype, nn.Module)
 INDEX_BYTES = 8  # bytes of one int64 index
 
 

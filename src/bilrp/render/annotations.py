@@ -114,9 +114,7 @@ def _as_list(explanations: Explanation | Sequence[Explanation]) -> list[Explanat
     return list(explanations) if isinstance(explanations, Sequence) else [explanations]
 
 
-def _list_views(
-    explanations: Explanation | Sequence[Explanation],
-) -> dict[str, tuple[Canvas, Image]]:
+def _list_views(explanations: Explanation | Sequence[Explanation]) -> dict[str, tuple[Canvas, Image]]:
     """Return each canvas with its image, by id, in the order in which they occur."""
     views: dict[str, tuple[Canvas, Image]] = {}
     for explanation in _as_list(explanations):
@@ -173,12 +171,7 @@ def _find_box(side: Decomposition, canvas: Canvas, regions: Sequence[int]) -> Bo
     x, y, end_x, end_y = canvas.box
     across, down = (end_x - x) / wide, (end_y - y) / high
     clipped = max(left, 0.0), max(top, 0.0), min(right, float(wide)), min(bottom, float(high))
-    return (
-        x + clipped[0] * across,
-        y + clipped[1] * down,
-        x + clipped[2] * across,
-        y + clipped[3] * down,
-    )
+    return (x + clipped[0] * across, y + clipped[1] * down, x + clipped[2] * across, y + clipped[3] * down)
 
 
 def _round_box(box: Box) -> tuple[int, int, int, int]:

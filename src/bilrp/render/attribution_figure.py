@@ -30,11 +30,7 @@ MAX_BAR_HEIGHT_INCHES = 40.0
 
 
 def plot(
-    attribution: Attribution,
-    *,
-    column: int | None = None,
-    title: str | None = None,
-    palette: str = "paper",
+    attribution: Attribution, *, column: int | None = None, title: str | None = None, palette: str = "paper"
 ) -> Figure:
     """Draw the values of one target on the image or text, or as bars.
 

@@ -110,9 +110,7 @@ def serialize_differences(
                 "share": breakdown.compute_share(difference.contribution),
                 "matched": difference.is_matched,
                 "label": describe_location(
-                    sides[difference.side].regions,
-                    sides[difference.side].view,
-                    difference.regions,
+                    sides[difference.side].regions, sides[difference.side].view, difference.regions
                 ),
             }
             for difference in shown

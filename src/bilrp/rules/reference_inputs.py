@@ -64,11 +64,7 @@ def blur(x: Tensor) -> Tensor:
     return x
 
 
-REFERENCES: dict[str, Callable[[Tensor], Tensor]] = {
-    "mean": mean,
-    "blurred": blur,
-    "zero": torch.zeros_like,
-}
+REFERENCES: dict[str, Callable[[Tensor], Tensor]] = {"mean": mean, "blurred": blur, "zero": torch.zeros_like}
 
 
 def as_reference(reference: ReferenceLike) -> Reference:

@@ -22,10 +22,7 @@ from bilrp.trace.tape import Step
 
 ADJOINT_TOLERANCE = {torch.float64: 1e-7, torch.float32: 1e-3}  # relative; 0.1 for narrower dtypes
 # Relative; 0.1 for narrower dtypes. That of float64 also allows for steps that a float64 model runs in float32.
-SUBSTITUTE_TOLERANCE = {
-    torch.float64: 1e-5,
-    torch.float32: 1e-3,
-}
+SUBSTITUTE_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-3}
 MAX_VERIFIED_ROWS = 8  # positions at which the stand-in for a norm or an attention is compared
 
 

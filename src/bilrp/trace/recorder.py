@@ -42,14 +42,7 @@ from bilrp.trace.operation import DETERMINISTIC_KINDS, Op, OperationTable
 from bilrp.trace.operation_table import OPERATIONS
 from bilrp.trace.randomness import RandomCallDetector, RandomTensors
 from bilrp.trace.replay import verify_tape
-from bilrp.trace.tape import (
-    Slot,
-    Tape,
-    collect_tensors,
-    get_storage_pointer,
-    get_version,
-    tree_map,
-)
+from bilrp.trace.tape import Slot, Tape, collect_tensors, get_storage_pointer, get_version, tree_map
 from bilrp.trace.unsupported import (
     describe_non_tensor,
     reject_compiled_code,
@@ -57,12 +50,7 @@ from bilrp.trace.unsupported import (
     reject_unsupported_call,
     translate_torch_error,
 )
-from bilrp.trace.untracked_constants import (
-    RunConstants,
-    find_overwritten,
-    perturb,
-    reject_input_dependent,
-)
+from bilrp.trace.untracked_constants import RunConstants, find_overwritten, perturb, reject_input_dependent
 
 METADATA_OPS = {"shape", "size", "dim", "ndim", "dtype", "device"}  # read no values
 NORM_KINDS = {"norm", "statistics"}  # kinds whose functions differ in the order of their arguments
