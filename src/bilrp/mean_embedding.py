@@ -42,11 +42,7 @@ class TypicalEmbeddings:
 
 
 def find_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbeddings | None:
-    """Return what is known or was computed for these weights, or None.
-
-    Args:
-        encoder, fingerprint: The encoder, and the hash of its weights, as on a tape.
-    """
+    """Return what is known or was computed for these weights, or None."""
     if encoder.mean_embedding is not None:
         return TypicalEmbeddings(encoder.mean_embedding.double().flatten(), ())
     owner, options = _identify(encoder)
@@ -61,11 +57,7 @@ def _identify(encoder: Encoder) -> tuple[Any, Hashable]:
 
 
 def compute_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbeddings:
-    """Embed the encoder's typical inputs, and keep the result for these weights.
-
-    Args:
-        encoder, fingerprint: An encoder with `typical_inputs`, and the hash of its weights.
-    """
+    """Embed the encoder's typical inputs, and keep the result for these weights."""
     if not encoder.typical_inputs:
         raise InputError(
             f"composites.centered needs unrelated inputs of {encoder.name or 'the encoder'} for the mean embedding: "

@@ -100,9 +100,6 @@ def read_mask(path: str | os.PathLike[str], item: Item) -> Tensor:
     """Read the image of a mask, white where the input is reliable and black where it is not, as [height, width] in [0, 1].
 
     It shows the same as the input's image, at any size; resizing and cropping of the input are applied to it.
-
-    Args:
-        path, item: The image of the mask, and the input.
     """
     from PIL import Image as Pillow
 

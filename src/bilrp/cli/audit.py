@@ -72,11 +72,7 @@ def audit(
 
 
 def check_report_path(output: str) -> Path:
-    """Return where the report is written: a folder, or a page with the suffix .html; raise if it cannot be.
-
-    Args:
-        output: the option --output.
-    """
+    """Return where the report is written: a folder, or a page with the suffix .html; raise if it cannot be."""
     path = Path(output)
     is_page = path.suffix.lower() == ".html"
     if is_page and path.is_dir():

@@ -92,11 +92,7 @@ def _list_pairs(inputs: int, *, encoders: int, first: bool, has_page: bool) -> l
 
 
 def format_matrix(matrix: Mapping[str, Any]) -> str:
-    """Format the scores of all pairs as a table of text, inputs numbered and their names below it.
-
-    Args:
-        matrix: the result of `serialize_matrix`.
-    """
+    """Format the scores of all pairs as a table of text, inputs numbered and their names below it."""
     count = len(matrix["names"])
     cells = [["" if cell is None else cell["text"] for cell in row] for row in matrix["cells"]]
     width = max(5, *(len(text) for row in cells for text in row)) + 2

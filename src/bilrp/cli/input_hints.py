@@ -19,9 +19,6 @@ FILE_NAME = re.compile(r"\S*(/\S*|\.[A-Za-z0-9]{1,5})")  # a path, or a name wit
 def choose_encoders(inputs: Sequence[str], encoders: Sequence[str] | None) -> list[str]:
     """Return the encoders that were asked for, else the default for files, or for texts if no input is or names a file.
 
-    Args:
-        inputs, encoders: the arguments, and the values of --encoder.
-
     >>> choose_encoders(["A cat sat.", "A dog ran."], None), choose_encoders(["a.jpg", "b.jpg"], None)
     (['minilm'], ['efficientnet'])
     """
@@ -32,11 +29,7 @@ def choose_encoders(inputs: Sequence[str], encoders: Sequence[str] | None) -> li
 
 
 def check_inputs(inputs: Sequence[str], encoders: Sequence[str]) -> None:
-    """Raise for an input that these encoders cannot read, and say what to do; encoders of the user's own read anything.
-
-    Args:
-        inputs, encoders: the arguments, and the names of the encoders.
-    """
+    """Raise for an input that these encoders cannot read, and say what to do; encoders of the user's own read anything."""
     for name in encoders:
         kind = input_kind(name)
         for argument in inputs:
@@ -47,11 +40,7 @@ def check_inputs(inputs: Sequence[str], encoders: Sequence[str]) -> None:
 
 
 def check_collection(argument: str) -> None:
-    """Raise unless an argument may name a collection, and say how to make one.
-
-    Args:
-        argument: the argument; an address of an object store (s3://…) is not checked.
-    """
+    """Raise unless an argument may name a collection, and say how to make one; an object store (s3://…) is not checked."""
     _refuse_web_address(argument)
     path = Path(argument)
     if (
@@ -76,11 +65,7 @@ def _name_collection(path: Path) -> str:
 
 
 def check_query(argument: str) -> None:
-    """Raise for a query that no collection can read: a web address, or a PDF.
-
-    Args:
-        argument: a file, a text, or an item's name, number or id.
-    """
+    """Raise for a query that no collection can read: a web address, or a PDF."""
     _refuse_web_address(argument)
     if Path(argument).suffix.lower() == ".pdf" and " " not in argument:
         _refuse_pdf(argument)

@@ -26,11 +26,7 @@ CAPTION = "Measured before they are applied, on items that the part was added to
 
 
 def save_proposals(proposals: Sequence[RepairProposal], path: Path) -> dict[int, Path]:
-    """Write each repair next to the report and return {suspect: file}.
-
-    Args:
-        proposals, path: the proposals, and the report: a folder, or a page.
-    """
+    """Write each repair next to the report and return {suspect: file}."""
     stem = path.with_suffix("") if path.suffix.lower() == ".html" else path / "repair"
     return {
         each.suspect: each.repair.save(f"{stem}-{each.suspect}.safetensors")
@@ -54,11 +50,7 @@ def describe_proposals(
 
 
 def attach_proposals(report: Report, proposals: Sequence[RepairProposal]) -> Report:
-    """Return the report of an audit with its repairs.
-
-    Args:
-        report, proposals: the report, and the proposals.
-    """
+    """Return the report of an audit with its repairs."""
     from bilrp.render.report import Paragraph, Section, Table
 
     if not proposals:

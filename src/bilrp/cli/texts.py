@@ -88,10 +88,6 @@ def highlight_words(explanation: Explanation, *, special_tokens: bool = False) -
     """Return the texts with each word in red if it raises the score and in blue if it lowers it; None without texts.
 
     Colours are used only if the output is a terminal.
-
-    Args:
-        explanation: the explanation.
-        special_tokens: also show special tokens such as [CLS].
     """
     if not any(isinstance(side.view, Text) for side in (explanation.a, explanation.b)):
         return None

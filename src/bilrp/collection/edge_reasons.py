@@ -233,11 +233,7 @@ def list_numbers(numbers: Iterable[str]) -> str:
 
 
 def locate_numbers(page: PageNumbers, numbers: Sequence[int]) -> Place:
-    """Return the box around some numbers in fractions of the page, (left, top, right, bottom).
-
-    Args:
-        page, numbers: The page, and some of its numbers.
-    """
+    """Return the box around some numbers in fractions of the page, (left, top, right, bottom)."""
     boxes, (height, width) = page.boxes[list(numbers)], page.shape
     top, left = boxes[:, :2].min(0)
     bottom, right = boxes[:, 2:].max(0)
@@ -245,11 +241,7 @@ def locate_numbers(page: PageNumbers, numbers: Sequence[int]) -> Place:
 
 
 def group_findings(reasons: Sequence[EdgeReason]) -> list[SharedPart]:
-    """Group parts of edges that are on the same regions of a common item, those with most items first.
-
-    Args:
-        reasons: The reasons of the edges.
-    """
+    """Group parts of edges that are on the same regions of a common item, those with most items first."""
     by_item: dict[int, list[tuple[tuple[int, int], set[int]]]] = defaultdict(list)
     classes = _make_union_find()
     for number, reason in enumerate(reasons):
@@ -283,9 +275,6 @@ def group_blocks(
 
     Numbers at the same place of a block are one cell on all pages that it was copied to, also where a digit was changed.
     Cells that (nearly) the same pages carry are one part.
-
-    Args:
-        pages, blocks: The numbers of each page, and what pairs of pages have in common.
     """
     classes = _make_union_find()
     for (i, j), some in blocks.items():

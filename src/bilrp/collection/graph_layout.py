@@ -18,11 +18,7 @@ NODE_SPACING = 10.0
 
 
 def lay_out(network: networkx.Graph) -> dict[Any, tuple[float, float]]:
-    """Return the place of each node; connected parts do not overlap, the largest comes first.
-
-    Args:
-        network: The graph.
-    """
+    """Return the place of each node; connected parts do not overlap, the largest comes first."""
     module = import_optional("networkx", "collection", "graphs of collections")
     parts = sorted(module.connected_components(network), key=lambda part: (-len(part), min(part)))
     sides = [NODE_SPACING * (1.5 * math.sqrt(len(part)) + 1.0) for part in parts]

@@ -112,11 +112,7 @@ def _show_item(collection: Collection, position: int, side: int) -> dict[str, An
 
 
 def encode_jpeg(image: Pillow.Image, side: int) -> str:
-    """Return an image as a JPEG data URI, scaled down to a longest side.
-
-    Args:
-        image, side: The image, and its side in pixels.
-    """
+    """Return an image as a JPEG data URI, scaled down to a longest side in pixels."""
     from PIL import Image as Pillow
 
     smaller, buffer = image.copy(), BytesIO()

@@ -43,10 +43,6 @@ def read_numbers(collection: Collection, *, progress: bool = False) -> list[Page
     """Return the numbers of every page of a collection; pages that were not read before are read and stored.
 
     A page that cannot be read has no numbers.
-
-    Args:
-        collection: A collection of scanned tables.
-        progress: Show a progress bar.
     """
     if not has_numbers(collection):
         raise InputError(
@@ -76,12 +72,7 @@ def _read_page(collection: Collection, position: int) -> PageNumbers:
 
 
 def find_numbers(encoder: Encoder, item: Item) -> PageNumbers:
-    """Return the numbers of a page, as an encoder of tables reads them; none for a page without, or with too many.
-
-    Args:
-        encoder: Its regions are numbers.
-        item: The page.
-    """
+    """Return the numbers of a page, as an encoder of tables reads them; none for a page without, or with too many."""
     regions = choose_regions(encoder, item)
     shape = (int(item.x.shape[2]), int(item.x.shape[3]))
     bounds = regions.bounds

@@ -111,12 +111,7 @@ def _query_norm(vector: np.ndarray, similarity: str) -> float | None:
 
 
 def embed_queries(collection: Collection, queries: Sequence[Query]) -> list[np.ndarray]:
-    """Return the vector of each query; inputs that are not in the collection are encoded in batches.
-
-    Args:
-        collection: The collection.
-        queries: Items, inputs, decompositions or vectors.
-    """
+    """Return the vector of each query; inputs that are not in the collection are encoded in batches."""
     vectors = [as_vector(query, collection.width) for query in queries]
     new = [
         n
@@ -180,12 +175,7 @@ def share_with_items(
 
 
 def compute_mean(collection: Collection, group: str | Sequence[int]) -> Tensor:
-    """Return the mean embedding of a group.
-
-    Args:
-        collection: The collection.
-        group: Its name, or the positions of its items.
-    """
+    """Return the mean embedding of a group, given by its name or by the positions of its items."""
     if isinstance(group, str):
         groups = collection.groups()
         if group not in groups:

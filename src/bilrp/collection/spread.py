@@ -66,11 +66,7 @@ class Spread:
 
 
 def check_column(collection: Collection, column: str) -> None:
-    """Raise `InputError` if the items have no such metadata.
-
-    Args:
-        collection, column: The collection, and a column of the metadata.
-    """
+    """Raise `InputError` if the items have no such metadata."""
     columns = collection.columns
     if column not in columns:
         names = ", ".join(columns) or "none: index a table with a column file and others"
@@ -78,11 +74,7 @@ def check_column(collection: Collection, column: str) -> None:
 
 
 def read_times(graph: Graph, column: str) -> dict[int, Any]:
-    """Return the time of each item that has one: a number, or a date that sorts as text, such as 1551-03-02.
-
-    Args:
-        graph, column: The graph, and a column of the metadata.
-    """
+    """Return the time of each item that has one: a number, or a date that sorts as text, such as 1551-03-02."""
     check_column(graph.collection, column)
     data = graph.network.nodes(data=True)
     texts = {n: text for n, each in data if (text := format_time(each.get(column)))}
@@ -169,9 +161,6 @@ def find_sources(graph: Graph, time: str) -> networkx.DiGraph:
     For tables a page takes as its first source the earlier page with the most equal numbers, less those that differ, then
     the next for the numbers that are left: a page may be copied from several. Of equal ones the later is taken, and the edge
     is not `certain`. For embeddings it is the earlier neighbour with the highest score.
-
-    Args:
-        graph, time: The graph, and the column of the metadata that orders items.
     """
     networkx = import_optional("networkx", "collection", "graphs of collections")
     times = read_times(graph, time)

@@ -40,10 +40,6 @@ def query_vector(
 def as_vector(query: object, width: int) -> np.ndarray | None:
     """Return a query that is a vector [h] (tensor, array, or list of numbers) as float32; None for other queries.
 
-    Args:
-        query: A query of any kind.
-        width: Number of coordinates of an embedding.
-
     >>> as_vector([1, 0], 2).tolist(), as_vector("a text", 2)
     ([1.0, 0.0], None)
     """

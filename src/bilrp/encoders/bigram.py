@@ -143,10 +143,7 @@ def build_encoder(
 
 
 def has_few_bigrams(sums: Tensor, pixels: int) -> bool:
-    """Return whether an image has too few bigrams for a printed table.
-
-    Args:
-        sums, pixels: embedding of the image, and the number of its pixels.
+    """Return whether an image with these sums has too few bigrams for a printed table, given its number of pixels.
 
     >>> has_few_bigrams(torch.full((100,), 30.0), 1_000_000), has_few_bigrams(torch.full((100,), 0.5), 1_000_000)
     (False, True)

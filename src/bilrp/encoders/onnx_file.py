@@ -20,9 +20,6 @@ def load_onnx(path: str | Path) -> tuple[nn.Module, tuple[int | None, ...]]:
 
     The first output is the embedding.
 
-    Args:
-        path: The file.
-
     >>> net, shape = load_onnx("resnet50.onnx")  # doctest: +SKIP
     """
     if not Path(path).is_file():

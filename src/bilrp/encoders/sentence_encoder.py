@@ -60,9 +60,6 @@ class SentenceModel(nn.Module):
         """Return (1, texts, tokens, width) → (texts, h) for texts that are padded at the end; None if it cannot.
 
         Row i of the result is the embedding of text i alone: padding is masked, and has no weight in the pooling.
-
-        Args:
-            items: The texts, as the reader returns them.
         """
         pooling = self.heads[0] if len(self.heads) else None
         if not isinstance(pooling, Pooling) or not pooling.is_linear:

@@ -41,10 +41,6 @@ class DetectedDigits(NamedTuple):
 def detect_digits(maps: Tensor, *, threshold: float = DETECTION_THRESHOLD) -> DetectedDigits:
     """Detect local maxima of ten digit maps [1, 10, H, W]; where classes compete the strongest wins.
 
-    Args:
-        maps: What the digit network returns.
-        threshold: Minimum height of a digit's peak.
-
     >>> len(detect_digits(torch.zeros(1, 10, 8, 8)).value)
     0
     """
@@ -64,9 +60,6 @@ def detect_digits(maps: Tensor, *, threshold: float = DETECTION_THRESHOLD) -> De
 
 def join_digits(digits: DetectedDigits) -> list[list[int]]:
     """Return the digits of each number, from left to right; single digits are left out.
-
-    Args:
-        digits: Detected digits.
 
     >>> join_digits(DetectedDigits(np.array([3, 9, 7]), np.array([30.0, 10.0, 60.0]), np.array([5.0, 5.0, 5.0])))
     []
@@ -153,11 +146,7 @@ def _window(x: float, y: float, half_width: float, half_height: float) -> tuple[
 def number_reliability(
     digit_net: nn.Module, *, threshold: float = DETECTION_THRESHOLD
 ) -> Callable[[Tensor], Tensor]:
-    """Return a function ink → [1, height, width]: the confidence in each pixel's number, 1 where there is none.
-
-    Args:
-        digit_net, threshold: As for `number_regions`.
-    """
+    """Return a function ink → [1, height, width]: the confidence in each pixel's number, 1 where there is none."""
 
     def measure(ink: Tensor) -> Tensor:
         with torch.no_grad():

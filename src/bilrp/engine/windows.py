@@ -64,12 +64,7 @@ class Cone:
         return int((self.high - self.low).prod(1).sum())
 
     def propagate(self, geometry: Geometry, size: tuple[int, int]) -> Cone:
-        """Return the receptive field after one more map: outputs whose field overlaps it, at least one position.
-
-        Args:
-            geometry: Geometry of the map.
-            size: Height and width of its output.
-        """
+        """Return the receptive field after one more map: outputs whose field overlaps it, at least one position."""
         if geometry == Geometry() and size == self.size:
             return self
         end = torch.tensor(size)

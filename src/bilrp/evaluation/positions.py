@@ -88,11 +88,7 @@ def find_last(tape: Tape) -> Positions:
 
 
 def find_middle(tape: Tape, composite: CompositeFunction) -> Positions:
-    """Return the last feature map of twice the side of the very last one, or the hidden states halfway to the last.
-
-    Args:
-        tape, composite: the recorded run, and the rules for the steps after it.
-    """
+    """Return the last feature map of twice the side of the very last one, or the hidden states halfway to the last."""
     every = list(_find_all(tape, composite))
     last = every[0]
     if is_image(last.value.shape):

@@ -213,9 +213,6 @@ def _is_in_other(
 def order_differences(differences: Sequence[Difference]) -> list[Difference]:
     """Return differences with the largest first, those that are matched after the others unless only they add much.
 
-    Args:
-        differences: In any order.
-
     >>> apart, match = Difference("a", [0], 1.0), Difference("a", [1], 2.0, is_matched=True)
     >>> [d.contribution for d in order_differences([match, apart])]
     [1.0, 2.0]

@@ -139,11 +139,7 @@ def serialize_matches(matches: Sequence[NumberMatch], a: Regions, b: Regions) ->
 
 
 def describe_numbers(regions: Regions, numbers: Sequence[int]) -> str:
-    """Return these numbers as written on the page: the digits, with a count if one number occurs several times.
-
-    Args:
-        regions, numbers: The numbers of a page, and which of them.
-    """
+    """Return these numbers as written on the page: the digits, with a count if one number occurs several times."""
     names = [(regions.names or ())[n] for n in numbers]
     different = list(dict.fromkeys(names))
     listed = ", ".join(different[:MAX_LISTED_NUMBERS])
@@ -233,11 +229,7 @@ def _find_blocks(a: Regions, b: Regions) -> Iterator[tuple[list[tuple[int, int]]
 
 
 def find_neighbours(regions: Regions) -> np.ndarray:
-    """Return the number to the right of each number and the one below it, [numbers, 2]; −1 for none.
-
-    Args:
-        regions: The numbers of a page.
-    """
+    """Return the number to the right of each number and the one below it, [numbers, 2]; −1 for none."""
     bounds = regions.bounds
     assert bounds is not None
     is_number = np.array([name.isdecimal() for name in regions.names or ()])

@@ -41,9 +41,6 @@ class RandomBaseline(NamedTuple):
 def compute_baseline(cosines: Sequence[float] | np.ndarray, *, pairs: str = RANDOM_PAIRS) -> RandomBaseline:
     """Return the baseline of a reference set from the cosines of its pairs.
 
-    Args:
-        cosines, pairs: Of all pairs, and what they are pairs of, for the sentence.
-
     >>> compute_baseline([0.1, 0.2, 0.3]).quantiles[4]
     0.2
     """
@@ -53,9 +50,6 @@ def compute_baseline(cosines: Sequence[float] | np.ndarray, *, pairs: str = RAND
 
 def judge(cosine: float, baseline: RandomBaseline) -> tuple[str, str]:
     """Return a verdict on a cosine in words, and the comparison with random pairs that it rests on.
-
-    Args:
-        cosine, baseline: The cosine to judge, and those of random pairs.
 
     >>> judge(0.9, compute_baseline([0.1, 0.2, 0.3]))
     ('Very similar', 'more than any of 3 random pairs')
@@ -100,9 +94,6 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
 
 def look_up_long_baseline(origin: Mapping[str, Any], long_texts: int) -> RandomBaseline | None:
     """Return the baseline of texts of which one or both are long, or None if it was not measured for these weights.
-
-    Args:
-        origin, long_texts: Of a decomposition, and how many of the two texts are long.
 
     >>> look_up_long_baseline({"weights": "0123456789abcdef"}, 2) is None
     True

@@ -50,11 +50,7 @@ def pool_embedding(embedding: np.ndarray) -> np.ndarray | None:
 
 
 def is_like_photographs(embeddings: Sequence[np.ndarray], mean: PooledPhotographMean) -> bool:
-    """Return whether a pair of embeddings is like those of photographs: by its mean cosine with their mean.
-
-    Args:
-        embeddings, mean: Of the inputs, and of the photographs.
-    """
+    """Return whether a pair of embeddings is like those of photographs: by its mean cosine with their mean."""
     pooled = [pool_embedding(embedding) for embedding in embeddings]
     known = [each for each in pooled if each is not None]
     if len(known) < len(pooled):

@@ -76,9 +76,6 @@ def render_html(attribution: Attribution) -> str:
     """Return the attribution for a notebook: words on coloured backgrounds, or the figure as an image.
 
     Of several targets the first is shown.
-
-    Args:
-        attribution: What to show.
     """
     column = 0 if attribution.values.dim() > 1 else None
     if isinstance(attribution.view, Text):

@@ -23,11 +23,7 @@ CROP_MARGIN_FRACTION = 0.15  # of the side of the regions, around them
 
 
 def render_html(explanation: Explanation, findings: Sequence[Finding]) -> str:
-    """Return a table of findings.
-
-    Args:
-        explanation, findings: The explanation, and its findings to show.
-    """
+    """Return a table of findings."""
     if not findings:
         return "<p>No matches.</p>"
     rows = "".join(

@@ -73,21 +73,12 @@ graph(document.querySelector("main"), JSON.parse(document.querySelector("script[
 
 
 def render_html(data: Mapping[str, Any]) -> str:
-    """Return the page as one string.
-
-    Args:
-        data: What `bilrp.collection.graph_files.build_payload` returns.
-    """
+    """Return the page of the data of `bilrp.collection.graph_payload.build_payload` as one string."""
     return page.build_document(
         data, title=str(data["title"]), entry="graph", start=_START_SCRIPT, css=_PAGE_CSS
     )
 
 
 def write(data: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Write the page to `path` atomically.
-
-    Args:
-        data: As for `render_html`.
-        path: The file to write.
-    """
+    """Write the page to `path` atomically."""
     return files.write_bytes(Path(path), render_html(data).encode("utf-8"))

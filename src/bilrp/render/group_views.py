@@ -115,11 +115,7 @@ def name_contrast(contrast: Contrast, names: Sequence[str] | None) -> tuple[str,
 
 
 def describe_contrast(contrast: Contrast, names: Sequence[str] | None = None) -> str:
-    """Return which of b and c is closer to a, and by how much.
-
-    Args:
-        contrast, names: What to describe, and the names of a, b and c.
-    """
+    """Return which of b and c is closer to a, and by how much."""
     a, b, c = name_contrast(contrast, names)
     closer, other = (b, c) if contrast.score >= 0 else (c, b)
     scores = sorted((contrast.toward.score, contrast.against.score), reverse=True)
@@ -135,9 +131,6 @@ def contrast_strips(contrast: Contrast, names: Sequence[str] | None = None) -> t
 
     The contributions of the regions of a add up to the difference, and so do those of b and c together; both without
     what is unattributed.
-
-    Args:
-        contrast, names: What to show, and the names of a, b and c.
     """
     a, b, c = name_contrast(contrast, names)
     values = [value.detach().cpu().double().numpy() for value in contrast.marginals()]
@@ -153,11 +146,7 @@ def contrast_strips(contrast: Contrast, names: Sequence[str] | None = None) -> t
 
 
 def view_contrast(contrast: Contrast, names: Sequence[str] | None = None) -> GroupView:
-    """Return the difference, then the explanations of a with b and of a with c.
-
-    Args:
-        contrast, names: What to show, and the names of a, b and c.
-    """
+    """Return the difference, then the explanations of a with b and of a with c."""
     a, b, c = name_contrast(contrast, names)
     return GroupView(
         f"Why closer to {b if contrast.score >= 0 else c}?",
@@ -207,11 +196,7 @@ def plot_highlight_contrast(
 
 
 def describe_sets(comparison: SetComparison, names: Sequence[str] | None = None) -> str:
-    """Return the mean of the similarities of all pairs, and their range.
-
-    Args:
-        comparison, names: What to describe, and the names of the two sets.
-    """
+    """Return the mean of the similarities of all pairs, and their range."""
     rows, columns = comparison.scores.shape
     scores, similarity = comparison.scores.double(), comparison.similarity.replace("_", " ")
     a, b = names or ("A", "B")
@@ -223,11 +208,7 @@ def describe_sets(comparison: SetComparison, names: Sequence[str] | None = None)
 
 
 def set_strips(comparison: SetComparison, names: Sequence[str] | None = None) -> tuple[list[Strip], Legend]:
-    """Return members of both sets, each region tinted by what it contributes to the mean similarity with the other set.
-
-    Args:
-        comparison, names: What to show, and the names of the two sets.
-    """
+    """Return members of both sets, each region tinted by what it contributes to the mean similarity with the other set."""
     strips = []
     labels = names or ("A", "B")
     for members, count, name, other in zip(
@@ -249,11 +230,7 @@ def set_strips(comparison: SetComparison, names: Sequence[str] | None = None) ->
 
 
 def view_sets(comparison: SetComparison, names: Sequence[str] | None = None) -> GroupView:
-    """Return members of both sets with what they share, then the most similar pairs.
-
-    Args:
-        comparison, names: What to show, and the names of the two sets.
-    """
+    """Return members of both sets with what they share, then the most similar pairs."""
     entries, examples = [], []
     for number, example in enumerate(comparison.examples, 1):
         pair = (example.a.name or "A", example.b.name or "B")

@@ -437,9 +437,6 @@ def legend_handles(
 def trace_outlines(inside: np.ndarray) -> list[np.ndarray]:
     """Return the closed outlines of a mask as corners (x, y) [n, 2], holes included; the mask is on the right hand.
 
-    Args:
-        inside: [height, width].
-
     >>> trace_outlines(np.ones((1, 2), dtype=bool))[0].tolist()
     [[0.0, 0.0], [2.0, 0.0], [2.0, 1.0], [0.0, 1.0]]
     """

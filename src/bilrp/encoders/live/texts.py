@@ -61,11 +61,7 @@ class _LiveTextModel(nn.Module):
         raise NotImplementedError
 
     def make_batch_module(self, items: Sequence[Item]) -> nn.Module | None:
-        """Return (1, texts, tokens, width) → (texts, h) for texts that are padded at the end; None if it cannot.
-
-        Args:
-            items: The texts, as the reader returns them.
-        """
+        """Return (1, texts, tokens, width) → (texts, h) for texts that are padded at the end; None if it cannot."""
         if not self.supports_padding or any(item.model_input is None for item in items):
             return None
         if self.pads_exactly is None:
@@ -102,9 +98,6 @@ class _PaddedIds(nn.Module):
 def pad_rows(rows: Sequence[Tensor], pad_id: int) -> tuple[Tensor, list[int]]:
     """Return ids [texts, tokens], padded at the end, and the length of each text.
 
-    Args:
-        rows, pad_id: Ids of each text, and the id of the padding token.
-
     >>> pad_rows([torch.tensor([5, 6]), torch.tensor([7])], 0)
     (tensor([[5, 6],
             [7, 0]]), [2, 1])
@@ -113,12 +106,7 @@ def pad_rows(rows: Sequence[Tensor], pad_id: int) -> tuple[Tensor, list[int]]:
 
 
 def make_mask(token_ids: Tensor, lengths: list[int] | None) -> Tensor:
-    """Return 1 for each token of a text, and 0 for its padding.
-
-    Args:
-        token_ids: [texts, tokens].
-        lengths: Of the texts; None: there is no padding.
-    """
+    """Return 1 for each token of a text, and 0 for its padding; without lengths there is none."""
     if lengths is None:
         return torch.ones_like(token_ids)
     positions = torch.arange(token_ids.shape[1], device=token_ids.device)
@@ -160,12 +148,7 @@ class _TransformersModel(_LiveTextModel):
         return self.embed(features, lengths)
 
     def embed(self, features: Mapping[str, Any], lengths: list[int] | None = None) -> Tensor:
-        """Return the embeddings of the tokenizer's features.
-
-        Args:
-            features: Token ids, mask, and what else the model takes.
-            lengths: Of the texts in tokens, if they are padded.
-        """
+        """Return the embeddings of the tokenizer's features (ids, mask, …); `lengths` of the texts, if they are padded."""
         options = {"use_cache": False} if getattr(self.model.config, "use_cache", False) else {}
         output = self.model(**features, **options)
         if not len(self.heads):
@@ -195,12 +178,7 @@ class _CallableModel(_LiveTextModel):
         return self.embed(bytes_to_text(token_ids) if self.takes == "texts" else token_ids, lengths)
 
     def embed(self, raw_input: Any, lengths: list[int] | None = None) -> Tensor:
-        """Return the function's embedding [texts, h] of a text or of token ids [texts, n].
-
-        Args:
-            raw_input: A text, or token ids.
-            lengths: Of the texts in tokens, if they are padded.
-        """
+        """Return the function's embedding [texts, h] of a text or of ids [texts, n]; `lengths`, if they are padded."""
         (function,) = self.function
         if self.takes == "texts":
             with TOKENIZER_LOCK:  # the function calls the tokenizer

@@ -132,10 +132,6 @@ def find_embedding_offset(transformer: Callable[[Tensor], Tensor], x: Tensor) ->
     """Return the constants (positions, token types) that a transformer adds to its input first, or None.
 
     They are read from the tape.
-
-    Args:
-        transformer: function of token embeddings.
-        x: token embeddings (1, tokens, width).
     """
     from bilrp.trace.recorder import record
     from bilrp.trace.rewrite import drop_identities
