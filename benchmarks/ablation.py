@@ -1,6 +1,6 @@
 """What does each mechanism of the engine bring? OMP_NUM_THREADS=1 python benchmarks/ablation.py [NETWORK …]
 
-Every mechanism is switched off in turn, on networks with real weights (random ones for ConvNeXt-T and ViT-B/16).
+Every mechanism is switched off by itself, on networks with real weights (random ones for ConvNeXt-T and ViT-B/16).
 Printed are the CPU time of the process relative to everything on, the counted multiplications of the plan likewise, the
 peak memory above the start, and the lines of code that only this mechanism needs. A shared machine changes CPU times by
 5 to 10 %: runs with and without the mechanism alternate on one thread, and the best of each counts. Parts must not change

@@ -1,10 +1,10 @@
-"""Do highlights mark the words that matter? Beside attention, leave-one-out and last hidden states.
+"""Do highlights mark the words that matter? Compared with attention, leave-one-out and last hidden states.
 
     python benchmarks/highlight_truth.py DATA                      MiniLM; DATA has stsb and ists, as BILRP_DATA
     python benchmarks/highlight_truth.py DATA sentence:FOLDER
     python benchmarks/highlight_truth.py DATA --passages 8 --pairs 20
 
-Planted: a sentence of the STS benchmark is the query, its paraphrase (score ≥ 4.5) stands in the middle of documentation of
+Planted: a sentence of the STS benchmark is the query, its paraphrase (score ≥ 4.5) is in the middle of documentation of
 installed packages; AUC of its words against all others, and how often the word with the largest weight is one of them.
 Aligned: words of iSTS in chunks that are aligned (EQUI, SPE, SIMI, OPPO …) against those that are not (NOALI); AUC.
 Removed: Spearman correlation with the fall of the score when a word is left out, and how far the score falls when the five
@@ -79,7 +79,7 @@ def align_chunks(folder: Path, count: int) -> Iterator[Question]:
         folder: Has ists.
         count: Number of pairs.
     """
-    found = 0
+    count_planted = 0
     for pair in choose_aligned_pairs(ArenaSettings(data=folder, sentences=12 * count)):
         aligned = {word for _, chunk in pair.aligned for word in pair.chunks_b[chunk]}
         inside = {word for chunk in pair.chunks_b for word in chunk}
@@ -92,8 +92,8 @@ def align_chunks(folder: Path, count: int) -> Iterator[Question]:
                 spans.append((place, place + len(word)))
             place += len(word) + 1
         yield Question(pair.a, pair.b, tuple(spans))
-        found += 1
-        if found == count:
+        count_planted += 1
+        if count_planted == count:
             return
 
 

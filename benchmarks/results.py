@@ -108,14 +108,14 @@ def find_result(results: dict[str, Any], name: str, words: Sequence[str]) -> str
     titles = [title.replace("<br>", "") for title in header]
     columns = [at for at, title in enumerate(titles) if column_word in title]
     columns = [titles.index(column_word)] if column_word in titles else columns
-    found, first = [], ""
+    named, first = [], ""
     for row in rows:
         first = row[0] or first
         if all(word in f"{first} {' '.join(row[1:2])}" for word in row_words):
-            found.append(row)
-    if len(found) != 1 or len(columns) != 1:
-        raise LookupError(f"{name}: {words} names {len(found)} rows and {len(columns)} columns")
-    numbers = re.findall(NUMBER, found[0][columns[0]])
+            named.append(row)
+    if len(named) != 1 or len(columns) != 1:
+        raise LookupError(f"{name}: {words} names {len(named)} rows and {len(columns)} columns")
+    numbers = re.findall(NUMBER, named[0][columns[0]])
     if not numbers or (which is None and len(numbers) > 1):
         raise LookupError(f"{name}: {words} names a cell with {len(numbers)} numbers: say which")
     return numbers[(which or 1) - 1]

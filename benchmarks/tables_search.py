@@ -35,8 +35,8 @@ def column_box(page: Page, column: int, size: tuple[int, int]) -> tuple[float, f
     corners = LAYOUT_SCALE * np.array([(y, x) for y in (top, bottom) for x in (left, right)])
     middle = (np.array(layout.ink.shape) - 1) / 2
     angle = np.deg2rad(layout.angle)
-    turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    scan = ((corners - middle) @ turn.T + middle) * (np.array(size[::-1]) / layout.ink.shape)
+    rotation = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    scan = ((corners - middle) @ rotation.T + middle) * (np.array(size[::-1]) / layout.ink.shape)
     (y0, x0), (y1, x1) = scan.min(0), scan.max(0)
     return x0, y0, x1 - x0, y1 - y0
 

@@ -2,7 +2,7 @@
 
     python docs/make_commands.py DATA            all commands; DATA has pascal_voc, historic_tables, resnet50
 
-Photographs and scans are not part of the repository, so the page says which files stand for the names in the table. A
+Photographs and scans are not part of the repository, so the page says which files the names in the table mean. A
 command whose model is not available is listed with the reason. Lines with run times are left out.
 """
 
@@ -23,7 +23,7 @@ CATS, DOGS = ("2007_000528", "2007_000549"), ("2007_000063", "2007_000720")
 NOT_RUN = {
     "clip:FOLDER": "no weights of CLIP are at hand: [two encoders](guides/dual_encoders.md) has an example"
 }
-# What stands for the placeholders of a command.
+# Values of the placeholders of a command.
 REPLACEMENTS = {
     "A B C …": "cat.jpg dog.jpg bird.jpg",
     "contrast A B C": "contrast cat.jpg cat2.jpg dog.jpg",

@@ -50,7 +50,7 @@ SLOW_FILES = (
     "app/test_lab.py",
     "app/test_stopping.py",
     "app/test_uploads.py",
-    "app/test_visitors.py",
+    "app/test_many_clients.py",
     "attack/",
     "cli/test_explain.py",
     "cli/test_start.py",
@@ -80,8 +80,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def data() -> Path:
     """The folder with photos, pages and weights; tests that need it are marked `data` and skip without it."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    folder = Path(os.environ.get("BILRP_DATA", beside))
+    shared_data = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("BILRP_DATA", shared_data))
     if not folder.is_dir():
         pytest.skip("needs BILRP_DATA: the folder with photos, pages and weights")
     return folder
@@ -103,7 +103,7 @@ def random_weights() -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="session")
 def weights_file(random_weights: dict[str, torch.Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same as a file, for everything that is told where its weights are."""
+    """The same as a file, for everything that takes a weight file."""
     from safetensors.torch import save_file
 
     path = tmp_path_factory.mktemp("weights") / "vgg16.safetensors"
@@ -140,7 +140,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """The one browser of a test run: playwright allows no second one beside it."""
+    """The one browser of a test run: playwright allows only one."""
     if CHROMIUM is None:
         pytest.skip("needs chromium: install it to test pages in a browser")
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")

@@ -1,4 +1,4 @@
-"""Simulated devices: every number lies in host memory, and a mode keeps account of the device it would be on.
+"""Simulated devices: every number is in host memory, and a mode keeps account of the device it would be on.
 
 Torch's own Python backend (`privateuseone`) needs a kernel for each operation, stays registered until the process ends,
 and is not in the oldest torch supported. A `TorchFunctionMode` sees every call from Python, which is where devices are

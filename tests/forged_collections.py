@@ -1,4 +1,4 @@
-"""Collections that somebody forged, and modules that tell on whoever imports them."""
+"""Forged collections, and modules that record that they were imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_forged_collection(
 
 
 def write_canary_modules(folder: Path) -> None:
-    """Modules and a pipe in a folder: whoever imports one leaves a file, whoever reads the pipe waits for ever."""
+    """Modules and a pipe in a folder: importing one leaves a file, reading the pipe blocks for ever."""
     for name in CANARIES:
         (folder / f"{name}.py").write_text(
             f"from pathlib import Path\nPath({str(folder / 'ran')!r}).touch()\ndef run(*_): ...\nevil = run\n"

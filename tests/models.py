@@ -1,4 +1,4 @@
-"""Small models nobody wrote for LRP: float64, seeded, in evaluation mode, with the kind of input each one takes."""
+"""Small models that were not written for LRP: float64, seeded, in evaluation mode, with the kind of input each one takes."""
 
 from __future__ import annotations
 

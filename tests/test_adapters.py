@@ -64,8 +64,8 @@ def test_faiss(encoder: bilrp.Encoder, vectors: np.ndarray, ranking: list[int]) 
     faiss = pytest.importorskip("faiss", reason="needs faiss-cpu")
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    found_scores, ids = index.search(embed(encoder, QUERY)[None], 3)
-    hits = highlight_hits(encoder, QUERY, (found_scores, ids), texts=TEXTS)
+    scores, ids = index.search(embed(encoder, QUERY)[None], 3)
+    hits = highlight_hits(encoder, QUERY, (scores, ids), texts=TEXTS)
     check(encoder, hits, ranking)
     assert [hit.id for hit in hits] == ranking
     for hit in hits:  # the index ranks by the encoder's own similarity
@@ -73,7 +73,7 @@ def test_faiss(encoder: bilrp.Encoder, vectors: np.ndarray, ranking: list[int]) 
     more = index.search(embed(encoder, QUERY)[None], 9)
     assert len(read_hits(more, texts=TEXTS)) == len(TEXTS)  # −1: FAISS has no more
     with pytest.raises(InputError, match="FAISS stores vectors only"):
-        read_hits((found_scores, ids))
+        read_hits((scores, ids))
     with pytest.raises(InputError, match="hits of 2 queries"):
         read_hits(index.search(vectors[:2], 3), texts=TEXTS)
     with pytest.raises(InputError, match="is not in texts"):

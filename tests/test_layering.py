@@ -215,8 +215,8 @@ def test_the_root_is_what_a_user_holds() -> None:
     assert result == ROOT_MODULES | PUBLIC_NAMESPACES | {"__init__", "__main__"}
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
-    # The package itself finds names on first use, which is nobody's detour.
+def test_no_module_imports_itself_through_others() -> None:
+    # The package itself finds names on first use, which is no cycle.
     graph = import_graph()
     inside = {name: others - {"bilrp"} - LAZY_IMPORTS.get(name, set()) for name, others in graph.items()}
     inside.pop("bilrp")

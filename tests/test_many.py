@@ -56,7 +56,7 @@ def test_only_a_few_are_held_and_read_in_threads_of_their_own() -> None:
     assert threading.get_ident() not in readers
 
 
-def test_what_cannot_be_read_is_said_where_it_stands() -> None:
+def test_what_cannot_be_read_is_reported_in_its_place() -> None:
     items = [*images(1), torch.full((1, 3, 12, 12), float("nan"), dtype=torch.float64), *images(1)]
     decompositions = bilrp.decompose_many(randomize_norms(vgg_like()), items, regions=4)
     next(decompositions)
@@ -93,7 +93,7 @@ def test_a_model_that_keeps_something_on_itself_is_run_by_one_thread_at_a_time()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.kept = self.first(x)
-            time.sleep(0.002)  # another thread would take its turn here
+            time.sleep(0.002)  # another thread would run here
             return self.second(self.kept + x)
 
     torch.manual_seed(0)

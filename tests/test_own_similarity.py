@@ -1,4 +1,4 @@
-"""A similarity from a user's own file: explained, drawn, kept and read again without touching the package."""
+"""A similarity from a user's own file: explained, drawn, saved and loaded without changing the package."""
 
 from __future__ import annotations
 

@@ -106,12 +106,12 @@ from bilrp.encoders import images
 
 net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 encoder = bilrp.Encoder(net, read=lambda path: images.read(path, size=32), name="mine")
-found = bilrp.explain(encoder, "a.png", "b.png", similarity="cosine")
-print(found.summary())
-assert abs(found.explained + found.unattributed - found.score) < 1e-6
-assert found.relevance.shape == (16, 16) and len(found.top(3)) == 3
-found.save("lines.html"), found.save("lines.npz"), found.plot().savefig("lines.png")
-assert bilrp.Explanation.load("lines.npz").score == found.score
+explanation = bilrp.explain(encoder, "a.png", "b.png", similarity="cosine")
+print(explanation.summary())
+assert abs(explanation.explained + explanation.unattributed - explanation.score) < 1e-6
+assert explanation.relevance.shape == (16, 16) and len(explanation.top(3)) == 3
+explanation.save("lines.html"), explanation.save("lines.npz"), explanation.plot().savefig("lines.png")
+assert bilrp.Explanation.load("lines.npz").score == explanation.score
 assert not {"scipy", "skimage", "sklearn", "transformers", "lance"} & set(sys.modules)
 assert bilrp.__file__.startswith(sys.prefix)
 """

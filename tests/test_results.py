@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 results = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "results.py")))
-# Numbers with a unit that nobody measured: sizes of downloads, and limits that the code sets.
+# Numbers with a unit that are not measurements: sizes of downloads, and limits that the code sets.
 NOT_MEASURED = {
     "README.md": {"17 MB"},
     "docs/app.md": {"1 GB", "32 MB", "384 MB", "96 MB", "256 MB"},

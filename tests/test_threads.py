@@ -63,7 +63,7 @@ def test_warning_filters_are_put_back_by_the_last_to_leave() -> None:
 
 
 def test_random_numbers_of_other_threads_are_their_own() -> None:
-    """Draws beside a decomposition neither stop it nor are rewound: no value comes twice."""
+    """Random draws in parallel with a decomposition neither stop it nor are rewound: no value comes twice."""
     model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)).eval()
     stop, drawn = threading.Event(), []
 

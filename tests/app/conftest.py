@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def photographs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
     result = collection.build(folder, tiny_encoder(), tmp_path_factory.mktemp("collection") / "taken.lance")
-    shutil.copytree(result.path, Path(result.path).with_name("untouched.lance"))  # before anybody is served
+    shutil.copytree(result.path, Path(result.path).with_name("untouched.lance"))  # before a server uses it
     return result
 
 

@@ -234,7 +234,7 @@ def test_persistent_jobs_finish_after_their_client_left():
         started.wait(120)
         second = queue.submit("me", lambda: "second", persistent=True)
         third = queue.submit("me", lambda: "third")
-        first.cancelled.set()  # the visitor leaves
+        first.cancelled.set()  # the client disconnects
         go.set()
         results = []
         for job in (first, second, third):

@@ -156,7 +156,7 @@ def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
             tickets.append(queue.submit("hasty", partial(id, large)))
             del large
         longest = len(queue.jobs)
-        for job in tickets[:-1]:  # told at once: the worker is still at the first
+        for job in tickets[:-1]:  # they get an answer at once: the worker is still at the first
             news = await job.next_event()
             while "error" not in news:
                 news = await job.next_event()
@@ -165,7 +165,7 @@ def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
         tickets = tickets[-1:]
         gc.collect()
         alive = sum(ref() is not None for ref in held)
-        for number in range(30):  # who leaves makes room, and takes nothing with them
+        for number in range(30):  # a client that leaves frees its place in the queue and no other
             queue.submit(f"leaving{number}", int).cancelled.set()
         queue.submit("other", int)
         with pytest.raises(QueueFull):

@@ -307,8 +307,8 @@ def test_a_full_queue_is_busy_and_closed_connections_are_not_served(photographs)
         assert thread.submit(asyncio.run, play()).result() == ["done", "newer", 409, 2, 2]
 
 
-def test_a_visitor_who_hangs_up_ends_the_work(photographs, monkeypatch):
-    """The engine itself is stopped in the middle: it reports progress, and hears that nobody listens."""
+def test_a_client_that_disconnects_ends_the_work(photographs, monkeypatch):
+    """The engine itself is stopped in the middle: it reports progress, and learns that the client is gone."""
     from bilrp.app.collection_session import CollectionSession
     from bilrp.progress import progress_bar
 

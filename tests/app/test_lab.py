@@ -24,12 +24,12 @@ PATIENCE = 180  # seconds: a kernel imports torch, perhaps on a busy machine
 TOKEN = "a-word-of-this-test"
 CELLS = (
     "import json\nfrom server_helpers import tiny_encoder\nfrom bilrp import collection\n"
-    "found = collection.open('taken.lance', tiny_encoder())\n"
-    "pair = found.explain(0, 7, similarity='cosine').widget()\npair",
+    "photographs = collection.open('taken.lance', tiny_encoder())\n"
+    "pair = photographs.explain(0, 7, similarity='cosine').widget()\npair",
     # Some kernels hear of widgets on a thread of their own: then it may come while this runs.
     "import time\nfor _ in range(600):\n    if pair.selected:\n        break\n    time.sleep(0.1)\n"
     "print('pinned', json.dumps(pair.selected), 'so far')",
-    "wander = found.widget()\nwander",
+    "wander = photographs.widget()\nwander",
     "print('open', json.dumps(wander.selected), 'so far')",
 )
 SETTINGS = {

@@ -48,9 +48,9 @@ def test_the_tools_say_what_they_take_and_return(texts) -> None:
 
 
 def test_answers_are_those_of_the_commands(texts) -> None:
-    found = call(texts, "search", query="The kittens.", k=2, highlight=True).structured_content
-    validate("search", found)
-    assert len(found["neighbours"]) == 2 and found["neighbours"][0]["highlight"]["passage"]
+    result = call(texts, "search", query="The kittens.", k=2, highlight=True).structured_content
+    validate("search", result)
+    assert len(result["neighbours"]) == 2 and result["neighbours"][0]["highlight"]["passage"]
     own = call(texts, "search", query=texts.ids[0]).structured_content
     assert texts.ids[0] not in {n["id"] for n in own["neighbours"]}
     hits = call(
@@ -89,8 +89,8 @@ def test_a_path_is_not_an_input_of_a_collection_of_pictures(photographs, folder)
     path = str(next(folder.rglob("*.jpg")))
     result = call(photographs, "search", query=path)
     assert result.is_error and "is not an item" in result.content[0].text
-    found = call(photographs, "search", query=photographs.ids[0], k=2).structured_content
-    assert found["neighbours"][0]["text"] is None
+    result = call(photographs, "search", query=photographs.ids[0], k=2).structured_content
+    assert result["neighbours"][0]["text"] is None
     heat = call(
         photographs, "highlight", query=photographs.ids[0], passages=[photographs.ids[1]]
     ).structured_content

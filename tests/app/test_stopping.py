@@ -1,4 +1,4 @@
-"""A server that is told to stop while requests are under way prints nothing of them, and ends."""
+"""A server that is stopped while requests are running prints no errors of them, and ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tiny():
 def send(
     serving: ServerProcess, path: str, kind: str, body: bytes, *, length: int | None = None
 ) -> socket.socket:
-    """A request on a connection of its own, whose answer nobody has read yet."""
+    """A request on a connection of its own, whose answer was not read yet."""
     link = socket.create_connection((serving.host, serving.port), 120)
     head = (
         f"POST {path} HTTP/1.1", f"Host: {serving.netloc}", f"Content-Type: {kind}",

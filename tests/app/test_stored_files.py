@@ -1,4 +1,4 @@
-"""What lies in a collection's folder beside the tables may come from anybody: it is read as a bounded regular file."""
+"""Other files in a collection's folder are untrusted: each is read as a bounded regular file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many uploads: one client keeps nobody waiting, and what they leave in memory is bounded."""
+"""Many uploads: one client does not delay another, and what they leave in memory is bounded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_slow_uploads_delay_no_other_client(photographs: collection.Collection, 
             for link in select.select(waiting, [], [], 60)[0]:
                 assert b" 503 " in link.recv(100)
                 waiting.remove(link)
-        assert select.select(waiting, [], [], 0)[0] == [], "nobody else is answered yet"
+        assert select.select(waiting, [], [], 0)[0] == [], "no other is answered yet"
         for link in links:
             link.close()
 

@@ -52,8 +52,8 @@ def drawn(draw: random.Random) -> dict[str, Any]:
         "layers": layers, "seed": draw.randrange(2**16), "tokens": draw.randrange(2, 6), "heads": draw.choice((1, 2)),
         "embed": draw.choice(("table", "linear")), "writes": draw.sample(WRITES, draw.randrange(0, 3)),
         "head": draw.choice(("mean", "first", "flat")), "gamma": draw.choice((0.0, 0.1, 0.25)),
-        "book": draw.choice(("attnlrp", "secant", "bias_to_inputs", "secant gamma")), "other": draw.choice(SPELLINGS[1:]),
-        "mode": draw.choice(("auto", "push", "pull")),
+        "composite": draw.choice(("attnlrp", "secant", "bias_to_inputs", "secant gamma")),
+        "other": draw.choice(SPELLINGS[1:]), "mode": draw.choice(("auto", "push", "pull")),
     }  # fmt: skip
 
 
@@ -353,7 +353,7 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
         "attnlrp": composites.attnlrp(spec["gamma"]), "bias_to_inputs": composites.bias_to_inputs(0.25),
         "secant": composites.secant(_reference), "secant gamma": composites.secant(_reference, gamma=0.25),
     }  # fmt: skip
-    one, two = (parts(name, composites_by_name[spec["book"]]) for name in nets)
+    one, two = (parts(name, composites_by_name[spec["composite"]]) for name in nets)
     off = _apart(one, two)
     return (Failure("wrong", f"{spec['book']}: two spellings {off:.1e} apart") if off > CLOSE else True), max(
         worst, off

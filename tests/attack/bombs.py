@@ -320,7 +320,7 @@ def _bombs() -> dict[str, tuple[Callable[[Path], Path], Callable[[Path], object]
 
 
 def packed_frame(size: int) -> bytes:
-    """What a collection keeps beside the parts of an item, with labels of that many bytes, all zero."""
+    """What a collection stores with the parts of an item, with labels of that many bytes, all zero."""
     header = json.dumps({"labels": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
     pack = zlib.compressobj(1)
     data = [pack.compress(struct.pack("<Q", len(header)) + header)]

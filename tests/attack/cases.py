@@ -1,4 +1,4 @@
-"""Failures that were found once: kept as small files, tried again by every run of the tests."""
+"""Failures that were found once: stored as small files, tried again by every run of the tests."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def keep(kind: str, data: bytes, suffix: str) -> str:
     return f"cases/{kind}/{path.name}"
 
 
-def kept(kind: str) -> list[Path]:
+def stored_cases(kind: str) -> list[Path]:
     return sorted((FOLDER / kind).glob("*")) if (FOLDER / kind).is_dir() else []

@@ -1,6 +1,6 @@
-"""Collections from anybody: damaged descriptions, names of encoders and options that would run something, forged JSON.
+"""Untrusted collections: damaged descriptions, names of encoders and options that would run something, forged JSON.
 
-Each is what was kept, or refused in one line. Modules that tell on whoever imports them lie in the current folder.
+Each is what was stored, or refused in one line. Modules that record that they were imported are in the current folder.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def honest_rows() -> list[dict[str, Any]]:
 
 
 def check(path: Path, folder: Path) -> Failure | bool:
-    """Everything that opening, searching and serving ask of a collection. True: as it was kept; False: one line."""
+    """Everything that opening, searching and serving ask of a collection. True: as it was stored; False: one line."""
     metadata, embedding = truth()
     with measured() as cost:
         try:
@@ -211,7 +211,7 @@ def forge_parts(way: str, width: int) -> dict[str, Any]:
 
 
 def check_parts(path: Path) -> Failure | bool:
-    """Forged parts are refused by whoever reads them."""
+    """Forged parts are refused by every reader."""
     result = collection.open(path)
     try:
         packed = result.parts.read_parts(result.ids[:1])[0]

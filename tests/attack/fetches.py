@@ -175,7 +175,7 @@ def _slow(data: bytes) -> Callable[[BaseHTTPRequestHandler], None]:
             for position in range(0, len(data), 16):
                 handler.wfile.write(data[position : position + 16])
                 time.sleep(SLOW)
-        except OSError:  # nobody listens any more
+        except OSError:  # the client is gone
             pass
 
     return answer

@@ -97,7 +97,7 @@ def attack(seed: int, location: Path) -> Row:
 
 
 def _tried(write: Callable[[], object], limit: int, tmpfs: Path | None) -> str:
-    """In a process of its own: with a limit for the size of a file, or on a file system that has no more room."""
+    """In a process of its own: with a limit for the size of a file, or on a file system that is full."""
     here, there = os.pipe()
     child = os.fork()
     if not child:
@@ -132,12 +132,12 @@ def _mounted(folder: Path) -> bool:
         return False
 
 
-def _filled(folder: Path, room: int) -> None:
+def _filled(folder: Path, space: int) -> None:
     """Fill the file system up to so many free bytes; 0: empty it again."""
     filler = folder / "filler"
     filler.unlink(missing_ok=True)
-    if not room:
+    if not space:
         return
     about = os.statvfs(folder)
     free = about.f_bavail * about.f_frsize
-    filler.write_bytes(bytes(max(0, free - room - about.f_frsize)))
+    filler.write_bytes(bytes(max(0, free - space - about.f_frsize)))

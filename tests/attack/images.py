@@ -85,16 +85,16 @@ def seeds() -> dict[str, bytes]:
     rgba.putalpha(grey)
     deep = Image.fromarray(draw.integers(0, 2**16, (SIDE, SIDE), np.uint16))
     real = Image.fromarray(draw.random((SIDE, SIDE), np.float32))
-    turned = Image.Exif()
-    turned[0x0112], turned[0x010F] = 6, "a camera"
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = 6, "a camera"
     more = {"save_all": True, "append_images": [rgb, rgb]}
     lab = Image.merge("LAB", [grey, grey, grey])
     specs: list[tuple[str, Image.Image, str, dict]] = [
         ("png rgb", rgb, "PNG", {}), ("png rgba", rgba, "PNG", {}), ("png bits", bits, "PNG", {}),
-        ("png deep", deep, "PNG", {}), ("png turned", rgb, "PNG", {"exif": turned}), ("png many", rgb, "PNG", more),
+        ("png deep", deep, "PNG", {}), ("png rotated", rgb, "PNG", {"exif": exif}), ("png many", rgb, "PNG", more),
         ("png palette", palette, "PNG", {"transparency": 3}),
         ("jpg rgb", rgb, "JPEG", {}), ("jpg grey", grey, "JPEG", {}), ("jpg cmyk", rgb.convert("CMYK"), "JPEG", {}),
-        ("jpg progressive", rgb, "JPEG", {"progressive": True}), ("jpg turned", rgb, "JPEG", {"exif": turned}),
+        ("jpg progressive", rgb, "JPEG", {"progressive": True}), ("jpg rotated", rgb, "JPEG", {"exif": exif}),
         ("mpo two", rgb, "MPO", {"save_all": True, "append_images": [rgb]}),
         ("gif one", palette, "GIF", {}), ("gif many", palette, "GIF", {"save_all": True, "append_images": [grey, palette]}),
         ("bmp rgb", rgb, "BMP", {}), ("bmp bits", bits, "BMP", {}), ("bmp palette", palette, "BMP", {}),

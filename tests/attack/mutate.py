@@ -66,7 +66,7 @@ def mutated(data: bytes, draw: random.Random, others: Sequence[bytes] = ()) -> b
 
 
 def with_right_sums(png: bytes) -> bytes:
-    """The same chunks, each with the checksum it should have: what is wrong in them gets past the first door."""
+    """The same chunks, each with the checksum it should have: what is wrong in them passes the first check."""
     buffer, position = bytearray(png[:8]), 8
     while position + 8 <= len(png):
         (size,) = struct.unpack(">I", png[position : position + 4])

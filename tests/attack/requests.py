@@ -1,4 +1,4 @@
-"""Requests of any bytes to a running server: without the token nothing, no redirect leaves it, slow uploads delay nobody."""
+"""Requests of any bytes to a running server: no answer without the token, no redirect elsewhere, no upload delays others."""
 
 from __future__ import annotations
 

@@ -10,11 +10,13 @@ import pytest
 from attack import attention, cases, images, nets, stores
 from attack.table import Failure
 
-FOUND = [(kind, path) for kind in ("images", "results", "nets", "attention") for path in cases.kept(kind)]
+FOUND = [
+    (kind, path) for kind in ("images", "results", "nets", "attention") for path in cases.stored_cases(kind)
+]
 
 
 @pytest.mark.parametrize(("kind", "path"), FOUND, ids=[f"{kind}-{path.name}" for kind, path in FOUND])
-def test_what_an_attack_found_stays_mended(kind: str, path: Path) -> None:
+def test_what_an_attack_found_stays_fixed(kind: str, path: Path) -> None:
     if kind == "images":
         outcome = images.check(path)
     elif kind == "results":

@@ -1,4 +1,4 @@
-"""Eight threads against the serial answer: ReLU, GELU and attention, under three composites, push and pull in turn."""
+"""Eight threads against the serial answer: ReLU, GELU and attention, under three composites, push and pull alternately."""
 
 from __future__ import annotations
 

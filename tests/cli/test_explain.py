@@ -322,7 +322,7 @@ def test_without_a_network_it_says_so(workdir, bilrp_command, monkeypatch):
     for name in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "PIP_CONFIG_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens there
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # no server is there
     monkeypatch.setenv("PIP_RETRIES", "0")
     code, out, err = bilrp_command("explain", "a.png", "b.png")
     assert code == 2 and out == "" and err.count("\n") == 1

@@ -48,7 +48,7 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 def test_explain_shows_a_name_and_does_not_obey_it(workdir, monkeypatch, capfdbinary, name):
     path = os.fsdecode(name)
-    if os.sep in path:  # what stands behind it would be a folder
+    if os.sep in path:  # what follows it would be a folder
         path = path.replace(os.sep, "_")
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)).save(path)
     outputs = [f"out{suffix}" for suffix in (".png", ".svg", ".pdf", ".html", ".npz")]

@@ -1,4 +1,4 @@
-"""bilrp show: saved numbers told and drawn again, as they were."""
+"""bilrp show: saved numbers are printed and drawn as they were."""
 
 from __future__ import annotations
 

@@ -77,9 +77,9 @@ def test_completion_loads_nothing_heavy(line, expected):
 
 @pytest.mark.parametrize("package", ["typer", "torch"])
 def test_an_interrupt_while_modules_load_is_quiet(tmp_path, package):
-    """A package that never finishes loading stands in for a slow disk."""
+    """A package that never finishes loading simulates a slow disk."""
     (tmp_path / f"{package}.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(60)\n")
-    for name in ("a.png", "b.png"):  # missing files are told before torch is loaded
+    for name in ("a.png", "b.png"):  # missing files are reported before torch is loaded
         (tmp_path / name).touch()
     process = subprocess.Popen(
         [sys.executable, "-m", "bilrp", "explain", "a.png", "b.png"],

@@ -23,7 +23,7 @@ from bilrp.collection import tables
 from bilrp.collection.items_table import ItemsTable
 from bilrp.encoders import images
 
-CLUSTER_READY = "the cluster stands"
+CLUSTER_READY = "the cluster is ready"
 
 
 def tiny_encoder(seed: int = 0) -> Encoder:

@@ -77,7 +77,7 @@ def run_forked(work: Callable[[], Any], *, kill_after: float | None = None) -> t
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             return True, None
-        assert status == 0, "a run that nobody killed failed"
+        assert status == 0, "a run that was not killed failed"
         return False, json.loads(message.read_text())
 
 

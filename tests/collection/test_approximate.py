@@ -66,7 +66,7 @@ def test_it_finds_what_it_says_with_true_scores(tmp_path: Path, similarity: str)
     assert again(result, index) == pytest.approx(index.recall, abs=CLOSE)
     if index.probes > 1:  # no more partitions are looked into than that takes
         assert again(result, replace(index, probes=index.probes // 2)) < approximate_index.MIN_RECALL + CLOSE
-    other = open_items_on_disk(path).index(similarity)  # it is kept, with its recall
+    other = open_items_on_disk(path).index(similarity)  # it is stored, with its recall
     assert other is not None and (other.recall, other.probes) == (index.recall, index.probes)
     assert (
         open_items_on_disk(path).index("dot" if similarity == "cosine" else "cosine") is None

@@ -76,11 +76,11 @@ def test_backgrounds_of_different_items_are_different_areas() -> None:
     pixels[10:20, ~opening] = backgrounds[1][~opening]
     pixels[5:30:2, 14:, :4] = 9
     areas = audit_module.find_common_areas(pixels)
-    found = {tuple(np.flatnonzero(shows).tolist()): mask for mask, shows in areas}
-    assert set(found) == {tuple(range(10)), tuple(range(10, 20)), tuple(range(5, 30, 2))}
+    masks = {tuple(np.flatnonzero(shows).tolist()): mask for mask, shows in areas}
+    assert set(masks) == {tuple(range(10)), tuple(range(10, 20)), tuple(range(5, 30, 2))}
     opening[14:, :4] = True  # too few items of the second group have no stamp
-    assert found[tuple(range(10))].all() and (found[tuple(range(10, 20))] == ~opening).all()
-    stamp = found[tuple(range(5, 30, 2))]
+    assert masks[tuple(range(10))].all() and (masks[tuple(range(10, 20))] == ~opening).all()
+    stamp = masks[tuple(range(5, 30, 2))]
     assert stamp[14:, :4].all() and stamp.sum() == 8
 
 

@@ -111,8 +111,8 @@ def test_noise_is_unstable_and_blobs_are_stable() -> None:
 
 
 def test_hdbscan_finds_the_number(pictures: Collection) -> None:
-    found = pictures.clusters(min_size=4, similarity="cosine", resamples=0)
-    assert len(found) == 3 and found[0].stability is None
+    clusters = pictures.clusters(min_size=4, similarity="cosine", resamples=0)
+    assert len(clusters) == 3 and clusters[0].stability is None
 
 
 def test_options_are_checked(pictures: Collection) -> None:

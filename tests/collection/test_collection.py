@@ -1,4 +1,4 @@
-"""Collections: what is kept is what would be worked out, questions have exact answers, and nothing is lost on the way."""
+"""Collections: what is stored is what would be computed, questions have exact answers, and nothing is lost on the way."""
 
 from __future__ import annotations
 
@@ -184,7 +184,9 @@ def test_damaged_parts_are_not_explained(tmp_path: Path) -> None:
             indexed.explain(i, j)
 
 
-def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_another_process_made_meanwhile_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
     ours = collection.build(source, tiny_encoder(), path)
     ours.relevance(0, 1)
@@ -196,7 +198,7 @@ def test_parts_that_another_made_meanwhile_are_found(tmp_path: Path, monkeypatch
 def test_parts_are_computed_where_they_cannot_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A collection on a share that nobody may write to answers every question all the same."""
+    """A collection on a share that is read-only answers every question all the same."""
     source, path = write_pictures(tmp_path / "in", 4), tmp_path / "x.lance"
     indexed = collection.build(source, tiny_encoder(), path)
     (path / tables.PARTS_TABLE).write_text("")  # a file where Lance would make a folder
@@ -211,7 +213,7 @@ def test_parts_are_computed_where_they_cannot_be_stored(
     }
     monkeypatch.setattr(indexed, "make_part_rows", lambda *_: pytest.fail("they were made again"))
     torch.testing.assert_close(indexed.relevance(0, 2), stored.relevance)
-    with pytest.raises(InputError, match="cannot write"):  # what was asked to be kept
+    with pytest.raises(InputError, match="cannot write"):  # what was asked to be stored
         collection.open(path, tiny_encoder()).make_parts([3])
 
 
@@ -389,8 +391,8 @@ sys.path.insert(0, {tests!r})
 from bilrp.collection import indexing as made
 from collection_helpers import tiny_encoder
 made.ITEMS_PER_COMMIT = 4
-found = made.build(sys.argv[1], tiny_encoder(), sys.argv[2], parts=len(sys.argv) > 3)
-print(len(found))
+built = made.build(sys.argv[1], tiny_encoder(), sys.argv[2], parts=len(sys.argv) > 3)
+print(len(built))
 """
 
 

@@ -45,7 +45,7 @@ def shares_sum_to_the_score(result: Collection, query: int) -> None:
 
 
 def by_a_part(result: Collection, query: int, part: list[int], exact: bilrp.Decomposition) -> None:
-    """All items, ranked as one loop over them ranks them, with kept parts; scores are those of the file's own parts."""
+    """All items, ranked as one loop over them ranks them, with stored parts; scores are those of the file's own parts."""
     neighbours = result.nearest(query, len(result), part=part)
     stored, embeddings = result.decomposition(query), result.embeddings.astype(np.float64)
     vector = stored.parts[part].double().sum(0).numpy()

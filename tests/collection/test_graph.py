@@ -302,7 +302,7 @@ def test_files(tables_graph: Graph, tmp_path: Path) -> None:
         tables_graph.save(tmp_path / "x.txt")
 
 
-def test_a_block_is_shown_as_it_stands_on_the_page(tables_graph: Graph) -> None:
+def test_a_block_is_shown_as_it_is_on_the_page(tables_graph: Graph) -> None:
     (block,) = tables_graph.find_blocks(0, 1)
     rows = arrange_block(tables_graph.pages[0], tables_graph.pages[1], block)
     printed = np.array(tables_graph.pages[0].numbers[:30]).reshape(6, 5)[:4, :4]

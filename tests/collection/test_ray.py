@@ -1,4 +1,4 @@
-"""On a cluster: the same collection, whoever made it, though a node is lost on the way."""
+"""On a cluster: the same collection as on one machine, also if a node is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collection may come from anybody: it runs nothing, and what it says of itself is checked before it is used."""
+"""A collection is untrusted: it runs nothing, and its description is checked before it is used."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rows(count: int = 3) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with modules that tell on whoever imports them."""
+    """The current folder, with modules that record that they were imported."""
     write_canary_modules(tmp_path)
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (48, 36), "teal").save(tmp_path / "asked.png")
@@ -120,7 +120,7 @@ def test_weights_from_a_file_are_given_again(
 
 
 def test_an_id_is_not_a_condition(tmp_path: Path) -> None:
-    """An id of a collection stands in a condition of Lance: with a quote in it, all items would be deleted."""
+    """An id of a collection is part of an SQL condition: with a quote in it, all items would be deleted."""
     some = rows()
     some[1]["id"] = "x' OR '1' = '1"
     indexed = collection.open(write_forged_collection(tmp_path / "x.lance", SAID, some, WIDTH))
@@ -256,7 +256,7 @@ def test_parts_of_other_regions_are_neither_kept_nor_mixed(tmp_path: Path) -> No
         collection.open(path, sentence(folder, regions="sentences")).decomposition(0)
     indexed = collection.open(path, sentence(folder))
     assert {indexed.decomposition(at).regions.kind for at in (0, 1)} == {"words"}
-    with pytest.raises(MismatchError, match="regions"):  # what is kept is not shown as if it were another's
+    with pytest.raises(MismatchError, match="regions"):  # what is stored is not shown as if it were another's
         collection.open(path, sentence(folder, regions="sentences")).explain(0, 1)
 
 

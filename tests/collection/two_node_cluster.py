@@ -41,18 +41,18 @@ if __name__ == "__main__":
     begin = ray_backend.RayWorkerPool.start
 
     def counted(self: ray_backend.RayWorkerPool) -> None:
-        """Two actors to begin with; any other stands in for one that is lost."""
+        """Two actors to begin with; any other replaces one that is lost."""
         started.append(self)
         begin(self)
 
     ray_backend.RayWorkerPool.start = counted
     start = time.perf_counter()
-    found, report = indexing.build_with_report(source, tiny_encoder(), path, parts=True, backend="ray")
+    built, report = indexing.build_with_report(source, tiny_encoder(), path, parts=True, backend="ray")
     seconds = time.perf_counter() - start
     print(
         json.dumps(
             {
-                "items": len(found), "parts": len(found.parts.ids), "added": report.added, "same": report.duplicates,
+                "items": len(built), "parts": len(built.parts.ids), "added": report.added, "same": report.duplicates,
                 "failed": len(report.failed), "commits": len(made), "lost": len(started) - 2, "seconds": seconds,
             }
         )

@@ -1,4 +1,4 @@
-"""Model folders from anybody: what would fill the memory, block, or reach for code on a network is refused first."""
+"""Untrusted model folders: what would fill the memory, block, or reach for code on a network is refused first."""
 
 from __future__ import annotations
 

@@ -337,7 +337,7 @@ class MaskedMean(nn.Module):
 
 
 class PaddedMean(MaskedMean):
-    """A mean over the padding too, so that a text has another embedding beside a longer one."""
+    """A mean over the padding too, so that a text has another embedding next to a longer one."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         return self.inner(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state.mean(1)

@@ -126,7 +126,7 @@ def test_padding_changes_no_part(exact: bilrp.Encoder) -> None:
     """The same sentence, padded and masked by hand with a float mask: the same parts, and none for the padding."""
     x = read(exact, TEXTS[0]).x
     count = x.shape[1]
-    padded = torch.cat([x, x[:, :3]], 1)  # whatever stands in the padding
+    padded = torch.cat([x, x[:, :3]], 1)  # whatever is in the padding
     mask = torch.zeros(1, 1, 1, count + 3, dtype=x.dtype)
     mask[..., count:] = torch.finfo(x.dtype).min
     transformer = exact.module.transformer  # type: ignore[union-attr]

@@ -515,7 +515,7 @@ def test_options_that_change_the_embedding_are_part_of_the_name(bert: Path) -> N
     ],
 )
 def test_a_folder_that_claims_more_than_it_holds_is_refused_before_anything_is_made(tmp_path, file, content):
-    """Numbers in a configuration, and files nobody would write, take neither memory nor time."""
+    """Numbers in a configuration, and files no program writes, take neither memory nor time."""
     folder = ARCHITECTURES[0].save(tmp_path / "model")
     if content is None:
         with (folder / file).open("r+b") as reopened:

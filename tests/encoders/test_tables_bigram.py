@@ -38,7 +38,7 @@ def test_part_two_is_the_papers_formula():
     torch.testing.assert_close(module(maps)[0], literal(maps, (4, 5, 6)))
 
 
-def test_a_bigram_is_counted_where_it_stands_and_only_in_reading_order():
+def test_a_bigram_is_counted_where_it_is_and_only_in_reading_order():
     maps = torch.zeros(1, 10, 5, 20)
     maps[0, 3, 2, 4] = maps[0, 7, 2, 8] = 1.0
     result = net.BigramNet(torch.nn.Identity())(maps)[0]

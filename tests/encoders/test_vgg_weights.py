@@ -192,7 +192,7 @@ def test_fetch_checks_the_tensors(tmp_path, monkeypatch):
     )
     with pytest.raises(WeightsError, match="not the published VGG-16 weights"):
         vgg_weights.load()
-    assert not list(tmp_path.iterdir()), "unverified weights are never kept"
+    assert not list(tmp_path.iterdir()), "unverified weights are never stored"
 
 
 def test_weights_that_cannot_be_kept_are_used_all_the_same(tmp_path, archive, monkeypatch):

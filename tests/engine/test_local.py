@@ -61,7 +61,7 @@ NETS = {
     "convnext, channels last": lambda: ConvNext(back=False),
     "mobile": Mobile,
 }
-BOOKS = {"lrp-0": 0.0, "gamma": 0.25}
+GAMMAS = {"lrp-0": 0.0, "gamma": 0.25}
 
 
 def freeze_program(net: nn.Module, x: Tensor, gamma: float):
@@ -72,21 +72,21 @@ def image(height: int = 10, width: int = 12) -> Tensor:
     return torch.randn(1, 3, height, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("book", BOOKS)
+@pytest.mark.parametrize("composite", GAMMAS)
 @pytest.mark.parametrize("name", NETS)
-def test_every_way_through_is_the_classical_one(name: str, book: str) -> None:
+def test_every_way_through_is_the_classical_one(name: str, composite: str) -> None:
     net, x = randomize_norms(NETS[name]()), image()
-    program = freeze_program(net, x, BOOKS[book])
-    turned = rewrite_channels_first(program)
+    program = freeze_program(net, x, GAMMAS[composite])
+    channels_first = rewrite_channels_first(program)
     count = program.result.numel()
     for spec in (regions.grid(3), regions.labels(torch.arange(120).reshape(10, 12) % 3)):
         partition = spec(x)
         seeds = torch.eye(count, dtype=x.dtype).reshape(count, *program.result.shape)
         expected = partition.pool(pull(program, seeds)).T
-        context = plan.PlanContext(turned, partition, count)
-        assert context.spatial_count > len(turned.links) - 3, "the whole net but its end is spatial"
+        context = plan.PlanContext(channels_first, partition, count)
+        assert context.spatial_count > len(channels_first.links) - 3, "the whole net but its end is spatial"
         for schedule in all_schedules(context):
-            parts = execute.execute_plan(context, plan.plan_for(context, schedule))[turned.output]
+            parts = execute.execute_plan(context, plan.plan_for(context, schedule))[channels_first.output]
             torch.testing.assert_close(parts, expected, rtol=1e-9, atol=1e-10, msg=str(schedule))
         masks = partition.masks(torch.arange(partition.count), x.dtype)
         pushed = push(program, masks)[program.output].flatten(1)
@@ -130,13 +130,13 @@ def test_a_layer_inside_a_stretch_with_channels_last_is_as_it_was() -> None:
 
 
 def test_local_steps_cost_less_than_a_pass_for_each_region() -> None:
-    """Counted: on a large image most of what a whole push would take is left out."""
+    """Counted: on a large image most of what a push of full tensors would take is left out."""
     x = image(64, 64)
     for build in (ConvNext, Mobile):
         program = rewrite_channels_first(freeze_program(randomize_norms(build()), x, 0.0))
         context = plan.PlanContext(program, regions.grid(4)(x), program.result.numel())
         full = plan.plan_for(context, plan.Schedule("push"))
-        crops = plan.plan_for(
+        windowed = plan.plan_for(
             context, plan.Schedule("push", context.bottlenecks[-2], context.bottlenecks[-2])
         )
-        assert crops.flops < full.flops / 5
+        assert windowed.flops < full.flops / 5

@@ -185,8 +185,8 @@ def test_what_is_alive_at_the_worst_moment_is_what_walking_through_all_links_say
         assert memory.peak_pull_numel(links) == _peak_by_definition(links, frozenset(), back=True)
 
 
-class Beside(Map):
-    """A map of which only what it needs beside its values is asked."""
+class WorkspaceMap(Map):
+    """A map with a cost only: the workspace that it needs in addition to its values."""
 
     def __init__(self, least: int) -> None:
         self.least = least
@@ -209,7 +209,7 @@ def _random_links(draw: random.Random) -> tuple[list[Link], frozenset[Key]]:
         sources = tuple(draw.choice(list(shapes)) for _ in range(draw.randint(1, 2)))
         shapes[target] = torch.Size([draw.randint(1, 9)])
         seen = Shapes(tuple(shapes[source] for source in sources), shapes[target])
-        links.append(Link(Beside(draw.randint(0, 5)), sources, target, seen, torch.float32))
+        links.append(Link(WorkspaceMap(draw.randint(0, 5)), sources, target, seen, torch.float32))
     return links[draw.randint(0, 2) :], frozenset(key for key in shapes if draw.random() < 0.2)
 
 

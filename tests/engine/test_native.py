@@ -57,9 +57,9 @@ def test_the_sources_compile_without_warnings(tmp_path: Path) -> None:
 
 def cone(size: tuple[int, int], regions: int, seed: torch.Generator) -> Cone:
     """Any rectangles inside the image."""
-    room = torch.tensor(size)
-    ends = (torch.rand(2, regions, 2, generator=seed) * room).long().sort(0).values
-    return Cone(ends[0], torch.minimum(ends[1] + 1, room), size)
+    limit = torch.tensor(size)
+    ends = (torch.rand(2, regions, 2, generator=seed) * limit).long().sort(0).values
+    return Cone(ends[0], torch.minimum(ends[1] + 1, limit), size)
 
 
 def layout(
@@ -98,7 +98,7 @@ def rows(
     return tangent
 
 
-def whole(tangent: TorchSparseTangent | NativeSparseTangent) -> Tensor:
+def to_images(tangent: TorchSparseTangent | NativeSparseTangent) -> Tensor:
     return tangent.to_dense()[:, None]
 
 
@@ -155,7 +155,7 @@ def test_convolutions(
             goal.convolve(rows(kind, source, values, dtype), work, Kernel(kernel, dilation, reach))
         finally:
             torch.set_num_threads(had)
-        results.append(whole(goal))
+        results.append(to_images(goal))
     slow = torch.zeros_like(results[0][:, 0])
     for weight, first, last in zip(weights, *factors, strict=True):
         inputs = values if first is None else values * first
@@ -197,7 +197,7 @@ def test_poolings(seed, regions, kernel, stride, padding, dtype) -> None:
             RowTerm(tangent, shift, target.gather(share)) for shift, share in zip(shifts, shares, strict=True)
         )
         goal.combine(list(terms), stride)
-        results.append(whole(goal)[:, 0])
+        results.append(to_images(goal)[:, 0])
     (top, left), (down, across) = padding, stride
     padded = nn.functional.pad(values, (left, left, top, top))
     slow = sum(
@@ -235,7 +235,7 @@ def test_combinations(seed, regions, factored, dtype) -> None:
         goal = rows(kind, target, None, dtype)
         tangents = [rows(kind, of, each, dtype) for of, each in zip(sources, values, strict=True)]
         goal.combine([RowTerm(*each) for each in zip(tangents, shifts, factors, strict=True)])
-        results.append(whole(goal))
+        results.append(to_images(goal))
     torch.testing.assert_close(
         results[1], results[0], rtol=1e-5, atol=1e-5 if dtype == torch.float32 else 1e-12
     )
@@ -266,7 +266,7 @@ def test_windows_come_in_and_images_go_out(kind) -> None:
         window = values[i : i + 1, :, top:bottom, left:right]
         window = window.contiguous(memory_format=torch.channels_last) if i % 2 else window
         tangent.load_columns(window, torch.tensor([i]), torch.tensor([[top, left]]))
-    assert torch.equal(whole(tangent)[:, 0], values)
+    assert torch.equal(to_images(tangent)[:, 0], values)
     assert torch.equal(tangent.to_dense(torch.tensor([3, 17])), values[[3, 17]])
     out = torch.zeros(25, 5 * 9 * 8, dtype=torch.float64)
     tangent.write(out, torch.arange(20).flip(0) + 2)
@@ -275,13 +275,13 @@ def test_windows_come_in_and_images_go_out(kind) -> None:
 
 @needs_library
 @pytest.mark.parametrize("kind", KINDS)
-def test_numbers_of_another_type_are_turned_into_their_own(kind) -> None:
+def test_numbers_of_another_dtype_are_cast(kind) -> None:
     """A model may change the type on its way: native code would take the numbers for others."""
     generator = torch.Generator().manual_seed(0)
     of = layout((6, 5, 4), cone((6, 5), 7, generator), generator)
     values = images(of, generator, torch.float64)
     tangent = rows(kind, of, values, torch.float32)
-    torch.testing.assert_close(whole(tangent)[:, 0], values.float())
+    torch.testing.assert_close(to_images(tangent)[:, 0], values.float())
     out = torch.zeros(7, 4 * 6 * 5, dtype=torch.float64)
     tangent.write(out, torch.arange(7))
     torch.testing.assert_close(out, values.float().double().flatten(1))

@@ -1,4 +1,4 @@
-"""A new kind of map is one class in one file, also in a user's own: here average pooling, which crops and rows then use."""
+"""A new kind of map is one class, also in a user's file: here average pooling, which windowed and sparse pushes use."""
 
 from __future__ import annotations
 
@@ -76,15 +76,21 @@ def make_context(rule) -> plan.PlanContext:
     return plan.PlanContext(program, bilrp.regions.grid(4)(x), program.result.numel())
 
 
-def test_crops_and_rows_use_a_map_of_ones_own(own):
+def test_windowed_and_sparse_pushes_use_a_map_of_ones_own(own):
     context = make_context(own.average())
     names = [link.rule for link in context.program.links]
     at = names.index("average")
     assert context.spatial_count == at + 2  # the convolution behind it as well
     pulled = plan.plan_for(context, Schedule("pull"))
     expected = densify(execute.execute_plan(context, pulled)[context.program.output])
-    for crops, rows in ((at + 1, at + 1), (at + 2, at + 2), (at, at + 1), (at, at + 2), (1, at + 2)):
-        chosen = plan.plan_for(context, Schedule("push", crops, rows))
+    for windowed_end, sparse_end in (
+        (at + 1, at + 1),
+        (at + 2, at + 2),
+        (at, at + 1),
+        (at, at + 2),
+        (1, at + 2),
+    ):
+        chosen = plan.plan_for(context, Schedule("push", windowed_end, sparse_end))
         parts = densify(execute.execute_plan(context, chosen)[context.program.output])
         assert (parts - expected).abs().max() <= 1e-9 * expected.abs().max()
 

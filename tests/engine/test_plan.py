@@ -143,13 +143,13 @@ def block() -> PlanContext:
     return make_context(Block().double(), x, bilrp.composites.uniform(0.1), bilrp.regions.grid(5))
 
 
-def test_residual_blocks_pass_as_crops_and_rows(block):
+def test_residual_blocks_are_pushed_as_windows_and_sparse_rows(block):
     assert check_every_plan(block, 1e-9) > 10
     assert block.spatial_count >= 7  # the whole block but for the last flatten
 
 
 def test_regions_beyond_the_last_field_of_a_strided_convolution():
-    """The outermost strip of 64 pixels, 7 at a time, lies where a stride of 4 never looks."""
+    """The outermost strip of 64 pixels, 7 at a time, is where a stride of 4 never looks."""
     torch.manual_seed(6)
     network = nn.Sequential(nn.Conv2d(3, 4, 5, stride=4), nn.ReLU(), nn.Flatten()).double()
     x = torch.randn(1, 3, 64, 64, dtype=torch.float64)
@@ -171,7 +171,7 @@ def test_ragged_regions_use_their_bounding_boxes():
     check_every_plan(context, 1e-9)
 
 
-def test_first_layer_rules_pass_as_crops():
+def test_first_layer_rules_are_pushed_as_windows():
     torch.manual_seed(2)
     network = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 5, 3, stride=2), nn.ReLU()
@@ -323,7 +323,7 @@ def test_tiles_are_a_method_of_the_plan():
 
 
 def test_full_cotangents_are_pulled_whole():
-    """A coordinate that sees everything gains nothing by tiles, and where the tail alone is too much nobody asks."""
+    """Tiles gain nothing for a coordinate that sees everything; where the tail alone costs too much it is not computed."""
     network, x = vgg_like()
     pooled = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     context = make_context(pooled.double(), x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4))

@@ -27,7 +27,7 @@ def is_first(step: Step) -> bool:
 
 
 FIRST_LAYER = composites.first_match((is_first, rules.wsquare()), otherwise=composites.resnet(0.1))
-BOOKS: dict[str, CompositeLike] = {
+COMPOSITES: dict[str, CompositeLike] = {
     "lrp-0": composites.uniform(0.0),
     "gamma": composites.uniform(0.25),
     "epsilon": rules.epsilon(0.1),
@@ -57,25 +57,27 @@ def difference(actual: Tensor, expected: Tensor) -> float:
     return float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
-EVERY = [(case, book) for case in PLAIN if "transformer-" not in case.name for book in BOOKS]
+EVERY = [(case, composite) for case in PLAIN if "transformer-" not in case.name for composite in COMPOSITES]
 DEEP = [*(case for case in PLAIN if "transformer-" in case.name), *HUGGING]
-LEAN = [(case, book) for case in DEEP for book in ("lrp-0", "gamma", "gradients", "first-layer")]
+LEAN = [(case, composite) for case in DEEP for composite in ("lrp-0", "gamma", "gradients", "first-layer")]
 PAIRS = [
-    (case, book) for case, book in [*EVERY, *LEAN] if book != "first-layer" or case.name not in NO_FIRST_LAYER
+    (case, composite)
+    for case, composite in [*EVERY, *LEAN]
+    if composite != "first-layer" or case.name not in NO_FIRST_LAYER
 ]
 
 
-@pytest.mark.parametrize(("case", "book"), PAIRS, ids=lambda v: v if isinstance(v, str) else v.name)
-def test_push_equals_pull(case: Case, book: str) -> None:
+@pytest.mark.parametrize(("case", "composite"), PAIRS, ids=lambda v: v if isinstance(v, str) else v.name)
+def test_push_equals_pull(case: Case, composite: str) -> None:
     model, x = case.model(), case.input()
-    chosen = BOOKS[book]
+    chosen = COMPOSITES[composite]
     with torch.no_grad():
         expected = model(x).flatten()
     for name, spec in partitions(x).items():
         pushed = bilrp.decompose(model, x, regions=spec, composite=chosen, mode="push")
         pulled = bilrp.decompose(model, x, regions=spec, composite=chosen, mode="pull")
         # Eager attention takes its softmax in float32, and so is its derivative.
-        single = book == "gradients" and case.name.endswith("eager")
+        single = composite == "gradients" and case.name.endswith("eager")
         assert difference(pushed.parts, pulled.parts) < (1e-7 if single else 1e-9), name
         assert difference(pushed.embedding, expected) < 1e-12
         assert pushed.parts.abs().max() > 1e-6, "parts that are all zero would agree too"
@@ -93,7 +95,7 @@ def test_no_first_layer_names_exactly_the_models_without_one(case: Case) -> None
 
 @pytest.mark.parametrize("name", ["vgg", "residual", "upsampling"])
 def test_every_plan_gives_the_same_parts(name: str) -> None:
-    """Wherever crops, rows, push and pull take over from each other: the parts of a plain pull."""
+    """Wherever windowed, sparse and dense push and pull take over from each other: the parts of a plain pull."""
     case = next(case for case in PLAIN if case.name == name)
     model, x = case.model(), case.input()
     mask = torch.randint(-1, 4, x.shape[2:], generator=torch.Generator().manual_seed(4))

@@ -53,7 +53,7 @@ def test_tiles_are_exact(name, gamma):
     torch.testing.assert_close(pulled, pull_to(program, spots(program))[INPUT], rtol=1e-10, atol=1e-12)
 
 
-def test_a_shut_gate_hides_what_arrives_there():
+def test_a_closed_gate_hides_what_arrives_there():
     x = torch.zeros(1, 1, 64, 64, dtype=torch.float64)
     x[..., :8, :8] = 1.0
     net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, bias=False), nn.ReLU())

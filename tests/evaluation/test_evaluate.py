@@ -87,7 +87,7 @@ def test_share_of_perfect_random_reversed_and_cancelling():
     drawn = [evaluation.relevance_share(torch.randn(20, 20, generator=generator), match) for _ in range(200)]
     assert sum(s.positive for s in drawn) / 200 == pytest.approx(1 / 20, abs=0.005)
     assert abs(sum(s.signed for s in drawn) / 200) < 0.005
-    # All positive relevance right, but as much negative beside it: only the signed share notices.
+    # All positive relevance right, but as much negative relevance elsewhere: only the signed share notices.
     noisy = match - torch.roll(match, 1, dims=1)
     cancelling = evaluation.relevance_share(noisy, match)
     assert cancelling.positive == 1
@@ -356,7 +356,7 @@ def test_randomisation_tells_model_from_input(net):
     assert abs(result[3]) < 0.2
     assert result[3] < result[1] < 0.999
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
-    # A method that draws anew at every call has nothing in common with itself: chance.
+    # A method that draws new numbers at every call has nothing in common with itself: chance.
     drawn = iter(range(100))
     fresh = lambda *given: evaluation.random_method(seed=next(drawn))(*given)  # noqa: E731
     assert all(abs(value) < 0.1 for value in evaluation.randomization(fresh, net, x, y).values())
@@ -387,7 +387,7 @@ def test_stability_of_constant_linear_and_random_methods(net):
     drawn = iter(range(100))
     fresh = lambda *given: evaluation.random_method(seed=next(drawn))(*given)  # noqa: E731
     assert abs(evaluation.stability(fresh, net, x, y, repeats=5)) < 0.08
-    signs = iter([1, -1])  # turned round as soon as anything moves
+    signs = iter([1, -1])  # the sign changes as soon as anything moves
     turning = lambda *given: replace(result := constant(*given), relevance=next(signs) * result.relevance)  # noqa: E731
     assert evaluation.stability(turning, net, x, y) == pytest.approx(-1)
     calm, rough = (evaluation.stability(bilrp.explain, net, x, y, noise=s, repeats=3) for s in (0.01, 0.5))
@@ -407,10 +407,10 @@ def test_rank_correlation_matches_scipy_with_ties():
     assert not math.isnan(evaluation.rank_correlation(torch.zeros(2, 2), torch.zeros(2, 2)))
 
 
-# ---------------------------------------------------------------- one door
+# ---------------------------------------------------------------- public names
 
 
-def test_the_door_offers_every_public_name_of_the_suite():
+def test_the_package_exports_every_public_name_of_its_modules():
     for module in (metrics, correspondences, sanity_checks):
         own = {
             name

@@ -1,4 +1,4 @@
-"""Blocks of numbers on two pages: found wherever they stand, with what was changed in them, and nothing else."""
+"""Blocks of numbers on two pages: found wherever they are, with the changed numbers, and nothing else."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_digits_join_to_numbers_and_columns_stay_apart():
 
 @pytest.fixture(scope="module")
 def drawn_pages():
-    """Two drawn pages: the numbers 0–2 of the last column of A stand in the first column of B too."""
+    """Two drawn pages: the numbers 0–2 of the last column of A are in the first column of B too."""
     pages = [table_pages.draw_page(rows=8, columns=5, seed=seed) for seed in (3, 4)]
     values = [row[:] for row in pages[1].values]
     for r in range(3):

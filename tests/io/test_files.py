@@ -156,7 +156,7 @@ def test_a_long_suffix_and_half_a_surrogate_pair_are_written(tmp_path):
 def test_tensors_of_every_kind_come_back(tmp_path):
     kinds = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
     tensors = {kind: torch.tensor([[0, 1, 1]]).to(getattr(torch, kind)) for kind in kinds}
-    tensors |= {"scalar": torch.tensor(3.0), "empty": torch.zeros(0, 2), "turned": torch.rand(2, 3).T}
+    tensors |= {"scalar": torch.tensor(3.0), "empty": torch.zeros(0, 2), "transposed": torch.rand(2, 3).T}
     path = store.write(tmp_path / "x.safetensors", tensors, {"kind": "all", "å": "\ud800\0"})
     stored, metadata = store.read(path, kind="all")
     assert all(torch.equal(stored[name], tensors[name]) for name in tensors) and len(stored) == len(tensors)

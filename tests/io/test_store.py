@@ -52,7 +52,7 @@ def test_round_trip(tmp_path: Path, explanation: Explanation, suffix: str) -> No
     assert all(torch.equal(a, b) for a, b in zip(back.self_terms, explanation.self_terms, strict=True))
     assert_same(back.a, explanation.a)
     assert_same(back.b, explanation.b)
-    assert [p.name for p in tmp_path.iterdir()] == [path.name], "nothing half-written is left beside it"
+    assert [p.name for p in tmp_path.iterdir()] == [path.name], "nothing half-written is left next to it"
     one = explanation.a.save(tmp_path / f"one{suffix}")
     assert_same(Decomposition.load(one), explanation.a)
     second = bilrp.pair(Decomposition.load(one), explanation.b, similarity="squared_distance")

@@ -303,7 +303,7 @@ def overlaps(shown) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("style", ["auto", "pascal_voc"])
 @pytest.mark.parametrize("shape", [(48, 384), (384, 48), (64, 64), (16, 800)], ids=str)
-def test_captions_stand_clear_of_very_wide_and_very_tall_pictures(shape, style):
+def test_captions_do_not_overlap_very_wide_and_very_tall_pictures(shape, style):
     explanation = matching(side(*shape), side(*shape), ([0], [0], 4.0), ([3, 4], [5], -1.0))
     shown = figure.plot(explanation, style=style, names=("one photograph.jpg", "another photograph.jpg"))
     assert overlaps(shown) == []

@@ -56,7 +56,7 @@ def test_table_of_styles():
     }
 
 
-@pytest.mark.skipif(not PAPER.is_file(), reason="needs the paper's source beside the repository")
+@pytest.mark.skipif(not PAPER.is_file(), reason="needs the paper's source next to the repository")
 def test_table_of_styles_is_the_printed_one():
     printed = re.findall(
         r"\$(\d+)\\times \d+\$ & \$(\d+) \\times \d+\$ & ([\d.]+) & (\d+) &\s+(\d+)", PAPER.read_text()

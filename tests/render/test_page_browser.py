@@ -415,7 +415,7 @@ PLACES = """() => Object.fromEntries(
 @pytest.mark.parametrize("width", [360, 700, 1060, 1280])
 @pytest.mark.parametrize("kind", ["pictures", "sentences"])
 def test_nothing_moves_at_a_hover(visit, pair, kind: str, width: int):
-    """Whoever points at a region on the way to a button finds the button where it was."""
+    """Pointing at a region on the way to a button does not move the button."""
     tab = visit(
         pair if kind == "pictures" else make_explanation(words(*LONG), words(*LONG), seed=1), width=width
     )

@@ -57,10 +57,10 @@ def points(tab, selector, count=41):
     )
 
 
-def inside(box, point, room=1.0):
+def inside(box, point, margin=1.0):
     return (
-        box["x"] - room <= point[0] <= box["x"] + box["width"] + room
-        and box["y"] - room <= point[1] <= box["y"] + box["height"] + room
+        box["x"] - margin <= point[0] <= box["x"] + box["width"] + margin
+        and box["y"] - margin <= point[1] <= box["y"] + box["height"] + margin
     )
 
 
@@ -109,7 +109,7 @@ def test_a_ribbon_is_pointed_at_between_the_pictures_and_leaves_regions_alone(vi
     wait_for_paint(tab)
     assert tab.inner_text(".readout").startswith("Match 1:")
     right = tab.locator(".panel[data-side=a]").bounding_box()
-    over = [p for p in way if inside(right, p, room=-4)][-1]
+    over = [p for p in way if inside(right, p, margin=-4)][-1]
     tab.mouse.move(*over)
     wait_for_paint(tab)
     assert " % of A" in tab.inner_text(".readout").split(":")[0]
@@ -218,8 +218,8 @@ def test_small_words_are_whole_and_side_by_side(visit, width):
     assert len(boxes) >= 4
     for k, (left, right, top, bottom) in enumerate(boxes):
         for other in boxes[:k]:
-            beside = right <= other[0] or other[1] <= left
-            assert beside or bottom <= other[2] + 3 or other[3] <= top + 3
+            side_by_side = right <= other[0] or other[1] <= left
+            assert side_by_side or bottom <= other[2] + 3 or other[3] <= top + 3
     cut = tab.evaluate(
         "[...root().querySelectorAll('.findings .share')].map(el => el.scrollWidth - el.clientWidth)"
     )
@@ -263,12 +263,12 @@ def test_arcs_end_at_a_words_edge_and_strike_through_none(visit, text, width):
     )
     assert len(ways) > 3
     x, y = ways.reshape(-1, 2).T[:, :, None]
-    room = 1.5
+    margin = 1.5
     struck = (
-        (x > boxes[:, 0] + room)
-        & (x < boxes[:, 2] - room)
-        & (y > boxes[:, 1] + room)
-        & (y < boxes[:, 3] - room)
+        (x > boxes[:, 0] + margin)
+        & (x < boxes[:, 2] - margin)
+        & (y > boxes[:, 1] + margin)
+        & (y < boxes[:, 3] - margin)
     )
     assert not struck.any()
     ends = ways[:, [0, -1]].reshape(-1, 1, 2)

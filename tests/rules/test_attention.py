@@ -100,7 +100,7 @@ def test_true_gradients_by_finite_differences(mask: Tensor) -> None:
         torch.testing.assert_close(result[token], slope[0], rtol=0, atol=1e-8)
 
 
-# ---------------------------------------------------------------- stand-ins
+# ---------------------------------------------------------------- substitutes
 
 
 def step_of(model: Callable[[Tensor], Tensor], op: str, x: Tensor = X) -> Step:
@@ -108,7 +108,7 @@ def step_of(model: Callable[[Tensor], Tensor], op: str, x: Tensor = X) -> Step:
 
 
 IMAGE = drawn(1, 4, 6, 6, seed=2)
-STAND_INS: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, rules.Rule]] = {
+SUBSTITUTES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, rules.Rule]] = {
     "scaled_dot_product_attention frozen": (attend(KEEP), X, rules.frozen()),
     "scaled_dot_product_attention": (attend(KEEP), X, rules.jacobian()),
     "scaled_dot_product_attention shared": (attend(KEEP), X, rules.split_attention()),
@@ -125,9 +125,9 @@ STAND_INS: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, rules.Rule]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", STAND_INS)
-def test_a_stand_in_that_gives_other_numbers_is_refused(name: str) -> None:
-    model, x, rule = STAND_INS[name]
+@pytest.mark.parametrize("name", SUBSTITUTES)
+def test_a_substitute_that_gives_other_numbers_is_refused(name: str) -> None:
+    model, x, rule = SUBSTITUTES[name]
     op = name.split()[0]
     step = [step for step in record(model, x).steps if step.op == op][-1]
     rule(step)
@@ -274,7 +274,7 @@ def test_projections_bear_the_name_of_their_module() -> None:
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_torchs_fast_path_is_not_taken(padded: bool, norm_first: bool) -> None:
-    """In evaluation torch runs a whole encoder layer as one call; under the tape it runs the calls it stands for."""
+    """In evaluation torch runs a whole encoder layer as one call; under the tape it runs the calls it consists of."""
     torch.manual_seed(1)
     layer = nn.TransformerEncoderLayer(
         6, 2, 8, batch_first=True, norm_first=norm_first, dtype=torch.float64

@@ -1,4 +1,4 @@
-"""glu and scatter_reduce beside slow twins: a frozen gate, sums and means, winners with their ties; push = pull."""
+"""glu and scatter_reduce compared with slow twins: a frozen gate, sums and means, winners with their ties; push = pull."""
 
 from __future__ import annotations
 

@@ -238,12 +238,14 @@ def test_batch_norm_under_another_name_is_graded_too(net: nn.Module, x: torch.Te
         )
         for name, every in layers.items()
     }
-    found = {name: bilrp.decompose(each.eval(), x, regions=8) for name, each in networks.items()}
-    for name, each in found.items():
+    decompositions = {name: bilrp.decompose(each.eval(), x, regions=8) for name, each in networks.items()}
+    for name, each in decompositions.items():
         assert each.origin["composite"] == composites.graded().name, name
-        torch.testing.assert_close(each.embedding, found["batch norm"].embedding)
+        torch.testing.assert_close(each.embedding, decompositions["batch norm"].embedding)
         torch.testing.assert_close(each.parts.sum(0), each.embedding, rtol=1e-9, atol=1e-12)
-    torch.testing.assert_close(found["folded"].parts, found["batch norm"].parts, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        decompositions["folded"].parts, decompositions["batch norm"].parts, rtol=1e-9, atol=1e-12
+    )
     flat = bilrp.decompose(networks["frozen"], x, regions=8, composite=composites.uniform(0.25))
     assert flat.unattributed.norm() > 0.5 * flat.embedding.norm()
 

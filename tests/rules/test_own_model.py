@@ -1,4 +1,4 @@
-"""What a stranger's own model, rows, rules and maps meet: the right factor frozen, or one line that says what to do."""
+"""A user's own model, operations, rules and maps: the right factor detached, or one line that says what to do."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ WRITES = {
 
 
 def owned(function, x: Tensor) -> Tensor:
-    """parts [features, outputs] by turning each feature off in turn: a write is linear in what is written."""
+    """parts [features, outputs] by setting one feature after the other to zero: a write is linear in what is written."""
     full, results = function(x), []
     for feature in range(x.numel()):
         without = x.clone().flatten()

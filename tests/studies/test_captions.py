@@ -83,10 +83,13 @@ def test_words_go_with_the_object_they_name() -> None:
 def test_relations_are_true() -> None:
     for seed in range(20):
         one, other = (scene := drawn(2, seed=seed)).named_objects
-        message, turned = scene.caption.split()[3], scenes.reverse_relations(scene.caption).split()[3]
+        message, reversed_relation = (
+            scene.caption.split()[3],
+            scenes.reverse_relations(scene.caption).split()[3],
+        )
         (y, x), (v, u) = one.center, other.center
         holds = {"left": x < u, "right": x > u, "above": y < v, "below": y > v}
-        assert holds[message] and not holds[turned]
+        assert holds[message] and not holds[reversed_relation]
 
 
 def test_a_caption_is_not_wrong_where_it_is_true() -> None:

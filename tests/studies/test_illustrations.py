@@ -31,12 +31,12 @@ def test_a_network_that_sees_only_pixels_is_carried_by_the_frame(tmp_path, monke
     report = study.run(
         IllustrationsSettings(encoders="pixels:ink", diagrams=2, angles=(90,), size=48, out=tmp_path)
     )
-    same, turned = report.results["rows"]
-    for row in (same, turned):
+    same, rotated = report.results["rows"]
+    for row in (same, rotated):
         assert row["fixed"] + row["rotating"] + row["cross"] == pytest.approx(1)
     assert same["angle"] == 0 and same["cosine"] == pytest.approx(1, abs=1e-5)
     assert same["alone"] == pytest.approx(1, abs=1e-6) and same["invariance"] == pytest.approx(1, abs=1e-5)
-    assert turned["cosine"] < same["cosine"] and turned["rotating"] < same["rotating"]
+    assert rotated["cosine"] < same["cosine"] and rotated["rotating"] < same["rotating"]
     assert study.describe_result(report.results["rows"]).startswith("pixels:ink: cosine")
 
 
@@ -46,6 +46,6 @@ def test_fixed_elements_carry_the_score_of_vgg(data, tmp_path):
     settings = IllustrationsSettings(
         encoders="vgg16:17", diagrams=3, angles=(45,), weights=weights, out=tmp_path
     )
-    same, turned = study.run(settings).results["rows"]
-    assert turned["cosine"] > 0.5 and turned["fixed"] > 0.6
-    assert turned["rotating"] < 0.6 * same["rotating"] and turned["invariance"] < 0.3
+    same, rotated = study.run(settings).results["rows"]
+    assert rotated["cosine"] > 0.5 and rotated["fixed"] > 0.6
+    assert rotated["rotating"] < 0.6 * same["rotating"] and rotated["invariance"] < 0.3

@@ -195,7 +195,7 @@ def test_unknown_transforms_say_what_there_is(text):
 
 
 def shifted(size: int, right: int, moving: np.ndarray) -> optical_flow.Motion:
-    """Motion made by hand: pixels in `moving` go `right`, all others stand still."""
+    """Motion made by hand: pixels in `moving` go `right`, no others move."""
     there, back = np.zeros((2, size, size)), np.zeros((2, size, size))
     there[1][moving] = right
     came = np.roll(moving, right, axis=1)

@@ -41,7 +41,7 @@ def test_agreement_by_hand():
     match = [[0, 0], [0, 3], [-1, -1], [2, 2], *([[-1, -1]] * 12)]
     R = torch.zeros(16, 16)  # both are grids of 4 × 4
     R[0, 0], R[0, 5], R[0, 15] = 2.0, 1.0, 1.0  # at the match, diagonal to it, far away
-    R[1, 2], R[1, 1], R[1, 9] = 1.0, 1.0, -5.0  # beside it, two away; negative relevance does not count
+    R[1, 2], R[1, 1], R[1, 9] = 1.0, 1.0, -5.0  # one away, two away; negative relevance does not count
     R[2, 0] = 100.0  # unknown match: does not count
     explained, where = explanation(R, 32), places(match, 32)
     result = stereo_agreement.measure_agreement(explained, where)

@@ -72,7 +72,7 @@ def test_the_whole_study(photographs: Path, tmp_path: Path, monkeypatch: pytest.
 def test_a_shortcut_that_an_audit_finds(
     photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Crops of 12 photographs, a folder for each; every third has a bar, and nobody says so."""
+    """Crops of 12 photographs, a folder for each; every third has a bar, which no label names."""
     monkeypatch.setattr(study.registry, "load", lambda *_, **__: make_encoder())
     items = make_items(RepairSettings(data=photographs, out=tmp_path, items=72), "bar")
     for number, path in enumerate(items.planted):

@@ -93,14 +93,14 @@ def test_an_entry_that_cannot_be_rebuilt_counts_as_absent(tmp_path, change):
 
 
 def test_a_row_that_was_damaged_is_made_again(tmp_path):
-    """A study's kept numbers: as they were, or made anew; never others, and never the end of the study."""
+    """Cached numbers of a study: as they were, or computed again; never others, and no error."""
     cache, row = Cache(tmp_path), {"insertion": [0.1, None, 1e-9], "name": "å\u202e"}
     assert load_or_compute_row(cache, "ab12", lambda: row) == row
-    assert load_or_compute_row(cache, "ab12", lambda: pytest.fail("it is kept")) == row
+    assert load_or_compute_row(cache, "ab12", lambda: pytest.fail("it is cached")) == row
     (path,) = tmp_path.rglob("*.safetensors")
     full = path.read_bytes()
     for damaged in (b"", full[:-9], full.replace(b"0.1", b"0.7"), b"{"):
         path.write_bytes(damaged)
         assert load_or_compute_row(cache, "ab12", lambda: {**row, "again": 1}) == {**row, "again": 1}
-        assert load_or_compute_row(cache, "ab12", lambda: pytest.fail("it is kept")) == {**row, "again": 1}
+        assert load_or_compute_row(cache, "ab12", lambda: pytest.fail("it is cached")) == {**row, "again": 1}
         path.unlink()

@@ -91,7 +91,7 @@ def test_rows_columns_and_skew_are_found(angle):
 
 
 def joined(built, gutters: tuple[int, ...]) -> Image.Image:
-    """The page with what is left of worn rules: short dashes beside the text lines, too short to be known as a rule."""
+    """The page with what is left of worn rules: short dashes next to the text lines, too short to be known as a rule."""
     image = built.image.copy()
     draw = ImageDraw.Draw(image)
     for gutter in gutters:
@@ -159,7 +159,7 @@ def test_every_digit_is_placed_where_it_was_drawn(made, page):
     assert page.digits.certain.mean() > 0.5
 
 
-def test_cell_borders_stand_on_the_rules(page):
+def test_cell_borders_are_on_the_rules(page):
     gutters = page.layout.rules[:, np.round(page.layout.borders[1:-1]).astype(int)]
     assert (gutters.mean(axis=0) > 0.4).all()
 

@@ -98,14 +98,14 @@ def base_after_view(x: Tensor) -> Tensor:
 
 def views_of_views(x: Tensor) -> Tensor:
     y = (x @ W).reshape(2, 3)
-    turned, row = y.T, y[1]
-    turned[2] = x[0, :2]
+    transposed, row = y.T, y[1]
+    transposed[2] = x[0, :2]
     row[0] = 5 * x[0, 0]
     y[0, 0] += row[2]
-    return torch.cat([turned.reshape(1, 6), row[None] * 2, y.reshape(1, 6)], 1)
+    return torch.cat([transposed.reshape(1, 6), row[None] * 2, y.reshape(1, 6)], 1)
 
 
-def beside_the_write(x: Tensor) -> Tensor:
+def next_to_the_write(x: Tensor) -> Tensor:
     y = x @ W
     left, right = y[:, :3], y[:, 3:]
     left[:, 0] = 0
@@ -125,7 +125,7 @@ def strided(x: Tensor) -> Tensor:
 
 FOLLOWED = [
     *(into_live, into_constant, read_between, filled_in_a_loop, by_masks_and_lists, several_in_one_place),
-    *(augmented, through_a_view, view_of_a_constant, base_after_view, views_of_views, beside_the_write),
+    *(augmented, through_a_view, view_of_a_constant, base_after_view, views_of_views, next_to_the_write),
     *(rounded, strided),
 ]
 

@@ -1,4 +1,4 @@
-"""Parts kept as windows and rows are the matrix that they would have been written into, and so are their products."""
+"""Parts stored as windows and sparse rows equal the dense matrix, and so do their products."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_kept_parts_are_the_matrix_bit_by_bit_and_so_are_their_sums_and_products
                     )
                 )
                 pieces += isinstance(results[0][key], SparseParts)
-    assert pieces >= 6, "some were kept"
+    assert pieces >= 6, "some were stored"
 
 
 def check(*sides: tuple[Tensor | SparseParts, Tensor]) -> None:
@@ -179,7 +179,7 @@ def test_columns_of_two_inputs_are_intersected():
     assert SparseParts.from_dense(p).product(SparseParts.from_dense(q)).tolist() == (p @ q.T).tolist()
 
 
-# ---------------------------------------------------------------- through the front door
+# ---------------------------------------------------------------- by the public functions
 
 
 def encoder(net: nn.Module) -> bilrp.Encoder:
@@ -199,7 +199,7 @@ def decompose_layers(
 
 @pytest.fixture
 def dense_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all matrices that were made of kept parts."""
+    """The sizes of all matrices that were made of stored parts."""
     sizes, zeros = [], sparse_parts.allocate_zeros
     monkeypatch.setattr(
         sparse_parts,

@@ -1,4 +1,4 @@
-"""Torch's derivatives of operations nobody vouches for are tried against each other before they are trusted."""
+"""Torch's derivatives of operations without a verified row are compared with each other before they are used."""
 
 from __future__ import annotations
 

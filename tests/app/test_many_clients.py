@@ -1,4 +1,4 @@
-"""Many items, many visitors, a killed server; and what a screen reader meets."""
+"""Many items, many clients, a killed server, and a screen reader."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def counting(app, sent):
 @pytest.mark.slow
 @pytest.mark.browser
 def test_the_first_paint_is_as_small_as_that_of_a_small_collection(visit, tmp_path):
-    """Counted: what is sent until the grid stands does not grow with the collection, and only what is in sight is there."""
+    """Counted: what is sent until the grid is drawn does not grow with the collection; only visible cells exist."""
     drawn = "async () => Promise.all([...document.querySelectorAll('.grid img')].map((img) => img.decode().catch(() => 0)))"
     painted = {}
     for count in (FEW, MANY):
@@ -98,20 +98,20 @@ def test_the_first_paint_is_as_small_as_that_of_a_small_collection(visit, tmp_pa
             assert tab.locator(".grid li").count() <= 2 * cells
             tab.close()  # before the server does
     (requests, size, cells), many = painted[FEW], painted[MANY]
-    print(f"requests, bytes, cells until the grid stands: {painted}")
+    print(f"requests, bytes, cells until the grid is drawn: {painted}")
     # fifty times the items; a late layout may ask for a few cells more
     assert cells <= 80 and many[2] <= 2 * cells
     assert many[0] <= 1.5 * requests + 4 and many[1] <= 1.5 * size + 4096
 
 
-def asked(address: str, path: str, question: object = None, visitor: str = "v") -> tuple[int, Any]:
+def asked(address: str, path: str, question: object = None, client: str = "v") -> tuple[int, Any]:
     """(status, last line) of one request on a connection of its own."""
     parts = urlsplit(address)
     link = http.client.HTTPConnection(assert_not_none(parts.hostname), parts.port, timeout=120)
     if question is None:
         link.request("GET", path)
     else:
-        headers = {"content-type": "application/json", "x-bilrp-visitor": visitor}
+        headers = {"content-type": "application/json", "x-bilrp-visitor": client}
         link.request("POST", path, json.dumps(question), headers)
     reply = link.getresponse()
     body = reply.read()
@@ -121,13 +121,13 @@ def asked(address: str, path: str, question: object = None, visitor: str = "v") 
 
 
 def wander(address, photographs, expected, seed, until):
-    """One visitor: what they saw, and how often they were told to come again."""
+    """One client: its answers, and how often the server was busy."""
     rng, right, busy = random.Random(seed), 0, 0
     while time.monotonic() < until or right + busy < 4:
         i = rng.randrange(len(photographs))
         part = None if rng.random() < 0.5 else [rng.randrange(64)]
         question = {"id": photographs.ids[i], "k": 3, "similarity": "dot", **({"part": part} if part else {})}
-        status, message = asked(address, "/api/neighbours", question, f"visitor{seed}")
+        status, message = asked(address, "/api/neighbours", question, f"client{seed}")
         if status == 503:
             busy += 1
         else:
@@ -140,10 +140,10 @@ def wander(address, photographs, expected, seed, until):
     return right, busy
 
 
-def test_many_visitors_at_once_get_their_own_answers(photographs, address):
+def test_many_clients_at_once_get_their_own_answers(photographs, address):
     """BILRP_LOAD=SECONDS makes it longer, and fifty of them."""
     seconds = float(os.environ.get("BILRP_LOAD", 0))
-    visitors = 50 if seconds else 8
+    clients = 50 if seconds else 8
     scores = photographs.embeddings @ photographs.embeddings.T
     shares = {i: photographs.share(i, similarity="dot").numpy() for i in range(len(photographs))}
 
@@ -153,13 +153,13 @@ def test_many_visitors_at_once_get_their_own_answers(photographs, address):
         return [photographs.ids[j] for j in order[:3]]
 
     until = time.monotonic() + seconds
-    with ThreadPoolExecutor(visitors) as crowd:
+    with ThreadPoolExecutor(clients) as crowd:
         answers = list(
-            crowd.map(lambda seed: wander(address, photographs, expected, seed, until), range(visitors))
+            crowd.map(lambda seed: wander(address, photographs, expected, seed, until), range(clients))
         )
     right, busy = (sum(t[k] for t in answers) for k in range(2))
-    print(f"{visitors} visitors, {right} right answers, {busy} times busy")
-    assert right >= visitors
+    print(f"{clients} clients, {right} right answers, {busy} times busy")
+    assert right >= clients
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
     assert {ids[0], ids[1]} <= set(stored)
     with ServerProcess(tmp_path, "mine.lance", "--add") as second:
         _, after = second.request("/api/pair", {"a": ids[0], "b": ids[1]})
-        # not made anew in the second run, where float32 parts would differ from the bfloat16 that is kept
+        # not computed again in the second run, where float32 parts would differ from the bfloat16 that is stored
         repeated = second.request("/api/pair", {"a": ids[0], "b": ids[1]})[1]
         assert after["answer"]["pairs"] == repeated["answer"]["pairs"]
         assert before["answer"]["breakdown"]["score"] == pytest.approx(after["answer"]["breakdown"]["score"])

@@ -1,4 +1,4 @@
-"""Two towers in one space: pictures against texts, what pairs, what refuses to, and runs that begin inside a model."""
+"""Dual encoders: images and texts in one space, what can be paired, what is refused, and runs that begin inside a model."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_every_kind(saved: tuple[Pair, Path]) -> None:
         and "cat" in explanation.b.regions.names
     )
     assert abs(float(explanation.relevance.sum()) + explanation.unattributed - explanation.score) < 1e-12
-    turned = bilrp.explain(dual_encoder, TEXTS[0], photograph(0), similarity="dot")
-    assert torch.allclose(turned.relevance, explanation.relevance.T, atol=1e-12)
+    swapped = bilrp.explain(dual_encoder, TEXTS[0], photograph(0), similarity="dot")
+    assert torch.allclose(swapped.relevance, explanation.relevance.T, atol=1e-12)
     for a, b in ((photograph(0), photograph(1)), TEXTS):
         assert abs(bilrp.explain(dual_encoder, a, b, similarity="dot").score) <= 1 + 1e-9
         itself = bilrp.explain(dual_encoder, a, a, similarity="dot")

@@ -67,7 +67,7 @@ def test_no_score_leaves_the_bound(tmp_path: Path) -> None:
 
 
 def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is added is found, what is removed is not; the halves of before go when nobody has opened them for a day."""
+    """What is added is found, what is removed is not; an old index is deleted when it was not opened for a day."""
     monkeypatch.setattr("bilrp.collection.items_table.MAX_RESIDENT_BYTES", 0)
     source, path = write_pictures(tmp_path / "in", 8), tmp_path / "x.lance"
     first = collection.build(source, tiny_encoder(), path)

@@ -16,10 +16,10 @@ from bilrp import composites, regions
 from bilrp.errors import TapeError
 
 X = torch.randn(1, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-TABLES = [torch.linspace(0.5, 1.5, 4, dtype=torch.float64)]  # in a list: not seen to be held by anyone
+TABLES = [torch.linspace(0.5, 1.5, 4, dtype=torch.float64)]  # in a list: no attribute of a model
 
 
-def run_beside(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def run_in_thread(call: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     def without_gradients() -> Tensor:
         with torch.no_grad():
             return call(x)
@@ -35,55 +35,55 @@ class Sides(nn.Module):
         self.left, self.right = nn.Linear(6, 4).double(), nn.Linear(6, 4).double()
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.left(x) + run_beside(self.right, x)
+        return self.left(x) + run_in_thread(self.right, x)
 
 
 class Filled(Sides):
     """Another thread writes into a tensor that this one made."""
 
     def forward(self, x: Tensor) -> Tensor:
-        room = torch.zeros(1, 4, dtype=x.dtype)
+        buffer = torch.zeros(1, 4, dtype=x.dtype)
 
         def fill() -> None:
             with torch.no_grad():
-                room.copy_(self.right(x))
+                buffer.copy_(self.right(x))
 
         thread = threading.Thread(target=fill)
         thread.start()
         thread.join()
-        return self.left(x) + room
+        return self.left(x) + buffer
 
 
 class Twice(Sides):
-    """The unseen part is used by calls on constants first."""
+    """What the thread returns is used by calls on constants first."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.left(x) + torch.relu(run_beside(self.right, x)) * 2
+        return self.left(x) + torch.relu(run_in_thread(self.right, x)) * 2
 
 
-class Kept(Sides):
+class Buffered(Sides):
     """Another thread writes into a buffer of the model, or gives it other memory."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.room: Tensor
-        self.register_buffer("room", torch.zeros(1, 4, dtype=torch.float64))
+        self.buffer: Tensor
+        self.register_buffer("buffer", torch.zeros(1, 4, dtype=torch.float64))
 
     def keep(self, x: Tensor) -> Tensor:
-        return self.room.copy_(self.right(x))
+        return self.buffer.copy_(self.right(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        run_beside(self.keep, x)
-        return self.left(x) + self.room
+        run_in_thread(self.keep, x)
+        return self.left(x) + self.buffer
 
 
-class Exchanged(Kept):
+class Exchanged(Buffered):
     def keep(self, x: Tensor) -> Tensor:
-        self.room.data = self.right(x)
-        return self.room
+        self.buffer.data = self.right(x)
+        return self.buffer
 
 
-class Attribute(Kept):
+class Attribute(Buffered):
     """An attribute that is not a buffer, already used once in the run."""
 
     def __init__(self) -> None:
@@ -95,14 +95,14 @@ class Attribute(Kept):
 
     def forward(self, x: Tensor) -> Tensor:
         before = self.left(x) + self.table * 0
-        run_beside(self.keep, x)
+        run_in_thread(self.keep, x)
         return before + self.table
 
 
-@pytest.mark.parametrize("kind", [Sides, Filled, Twice, Kept, Exchanged, Attribute])
+@pytest.mark.parametrize("kind", [Sides, Filled, Twice, Buffered, Exchanged, Attribute])
 def test_a_part_in_another_thread_is_refused(kind: type[nn.Module]) -> None:
     with pytest.raises(
-        TapeError, match=rf"\({kind.__name__}, test_unknown.py:\d+\) .*another thread"
+        TapeError, match=rf"\({kind.__name__}, test_untracked_constants.py:\d+\) .*another thread"
     ) as raised:
         bilrp.decompose(kind(), X)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 420
@@ -146,7 +146,7 @@ CONSTANTS: dict[str, Callable[[], Tensor]] = {
     "rows": lambda: list(torch.eye(4, dtype=torch.float64))[1],
     "subclass": lambda: torch.linspace(0.5, 1.5, 4, dtype=torch.float64).as_subclass(Labelled),
     "scripted": lambda: scripted_table(4),
-    "thread": lambda: run_beside(lambda t: t * 2, TABLES[0]),
+    "thread": lambda: run_in_thread(lambda t: t * 2, TABLES[0]),
 }
 
 

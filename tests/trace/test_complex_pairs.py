@@ -22,8 +22,8 @@ COMPOSITES = [composites.uniform(0.25), composites.hessian_product(), composites
 
 def by_complex_numbers(x: Tensor) -> Tensor:
     z = torch.view_as_complex(F.linear(x, W).reshape(1, 4, 3, 2))
-    turned = z * torch.polar(torch.ones_like(ANGLES), ANGLES)
-    return torch.view_as_real(0.5 * turned).flatten(2) @ W
+    rotated = z * torch.polar(torch.ones_like(ANGLES), ANGLES)
+    return torch.view_as_real(0.5 * rotated).flatten(2) @ W
 
 
 def by_cos_and_sin(x: Tensor) -> Tensor:
@@ -56,10 +56,10 @@ def test_real_and_imaginary_parts() -> None:
 
 
 def test_a_random_rotation_is_refused() -> None:
-    def turn(x: Tensor) -> Tensor:
+    def rotate(x: Tensor) -> Tensor:
         angles = torch.rand(4, 3, dtype=x.dtype)
         z = torch.view_as_complex(x.reshape(1, 4, 3, 2)) * torch.polar(torch.ones_like(angles), angles)
         return torch.view_as_real(z)
 
     with pytest.raises(BilrpError, match="random numbers"):
-        bilrp.decompose(turn, X)
+        bilrp.decompose(rotate, X)

@@ -47,7 +47,7 @@ def change(file: Path, at: int) -> None:
 
 
 def place_of(file: Path, row: np.ndarray) -> int:
-    """Where an embedding lies in a data file."""
+    """Where an embedding is in a data file."""
     at = file.read_bytes().find(row.astype("<f4").tobytes())
     assert at >= 0
     return at
@@ -147,7 +147,7 @@ def test_a_collection_of_an_earlier_version_opens_and_gets_its_checksums(mine: P
     assert integrity.check(str(mine)) == []
 
 
-def test_parts_that_somebody_removed_are_made_and_recorded_again(mine: Path) -> None:
+def test_removed_parts_are_made_and_recorded_again(mine: Path) -> None:
     change(listed(mine, "parts.lance/_versions/*.manifest")[0], 40)
     (damage,) = integrity.check(str(mine))
     assert "remove parts.lance" in str(damage)
