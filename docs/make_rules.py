@@ -39,8 +39,8 @@ def covered_table() -> str:
             "diag(f(a)/a), f'(0) at a = 0",
             list_names("activation", rule="frozen"),
         ),
-        ("`frozen`, norms", "centring live, 1/std frozen", list_names("norm", "statistics")),
-        ("`frozen`, attention", "y = P V, softmax weights P frozen", list_names("attention")),
+        ("`frozen`, norms", "centring live, 1/std detached", list_names("norm", "statistics")),
+        ("`frozen`, attention", "y = P V, softmax weights P detached", list_names("attention")),
         ("decomposed", "the calls it consists of, each by its own rule", list_names("fused")),
         ("`select`", "the winner; ties share equally", list_names(rule="select")),
         (
@@ -50,7 +50,7 @@ def covered_table() -> str:
         ),
         (
             "`product`",
-            "one of two live factors frozen",
+            "one of two live factors detached",
             f"{products}, {evident}",
         ),
         ("`linear`, products with a constant", "the call itself", constant),
@@ -70,17 +70,17 @@ def uncovered_table() -> str:
     rows = [
         (
             f"{list_names('elementwise_nonzero', 'softmax')} as the output (not as a gate or inside attention)",
-            "f(0) ≠ 0, or every output depends on every input: no scale to freeze",
+            "f(0) ≠ 0, or every output depends on every input: no scale to detach",
             "`rules.jacobian()`, or explain the layer before",
         ),
         (
             f"{list_names('distance')} as features",
             "quadratic in the input",
-            "`rules.jacobian()`; a norm written as x / x.norm() is fine, its denominator is frozen",
+            "`rules.jacobian()`; a norm written as x / x.norm() is fine, its denominator is detached",
         ),
         (
             f"{list_names(rule='product')} of two live tensors with no evident gate",
-            "freezing one or the other gives different explanations",
+            "detaching one or the other gives different explanations",
             "`rules.product(freeze=0)` or `freeze=1`",
         ),
         (list_names("nonlinear"), "no accepted rule", "`rules.jacobian()`"),

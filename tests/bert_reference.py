@@ -15,7 +15,7 @@ gelu = np.vectorize(lambda a: a * 0.5 * (1 + math.erf(a / math.sqrt(2))))
 def parts_and_embedding(
     folder: Path, numbers: list[int], *, normalise: bool, features: str = "word"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Parts [tokens, h] of the mean-pooled embedding under LRP-0 with frozen attention, norms and activations."""
+    """Parts [tokens, h] of the mean-pooled embedding under LRP-0 with attention weights, norms and activations detached."""
     config = json.loads((folder / "config.json").read_text())
     weights = {
         name.removeprefix("bert."): w.astype(np.float64)

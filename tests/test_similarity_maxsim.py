@@ -1,4 +1,4 @@
-"""Late interaction: the best token of b for each of a, frozen, on pairs of regions."""
+"""Late interaction: the best token of b for each of a, held constant, on pairs of regions."""
 
 from __future__ import annotations
 

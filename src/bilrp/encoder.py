@@ -416,7 +416,7 @@ def _check_device_and_dtype(x: Tensor, weights: Iterable[Tensor]) -> None:
 def ops(encoder: EncoderLike, x: InputLike, *, composite: CompositeLike | None = None) -> list[StepSummary]:
     """List the steps of the encoder's run at x with the rule that `decompose` would use, or 'none'.
 
-    Batch norm is folded and ReLUs are fused. A step that is only reached through frozen factors (the queries of an
+    Batch norm is folded and ReLUs are fused. A step that is only reached through detached factors (the queries of an
     attention) is 'not needed'. Unlike `decompose`, this does not stop at the first step without a rule.
 
     Args:

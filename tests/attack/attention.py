@@ -1,7 +1,7 @@
 """Random attention nets: masks of every type, writes in place, each net in three spellings under several composites.
 
 What decides is written here, without bilrp and without autograd: finite differences for true gradients, and a twin that
-carries a region through the net by hand for LRP-γ with frozen softmax weights. Other composites must agree on spellings.
+carries a region through the net by hand for LRP-γ with detached softmax weights. Other composites must agree on spellings.
 """
 
 from __future__ import annotations

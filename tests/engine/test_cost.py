@@ -39,7 +39,7 @@ BUDGET = {
     "vgg, LRP-0": (vgg, (3, 16, 16), composites.uniform(0.0)),
     "residual, LRP-0": (Residual, (3, 16, 16), composites.uniform(0.0)),
     "inception, LRP-0": (Inception, (3, 16, 16), composites.uniform(0.0)),
-    "transformer, frozen attention": (lambda: transformer(True, False), (5, 8), composites.transformer()),
+    "transformer, detached attention": (lambda: transformer(True, False), (5, 8), composites.transformer()),
 }
 
 

@@ -97,7 +97,7 @@ def test_halves_of_a_product() -> None:
         torch.testing.assert_close(decomposition.parts[i], ((by_gate + by_up) / 2)[0], rtol=0, atol=1e-12)
 
 
-def test_norms_written_out_stay_frozen() -> None:
+def test_norms_written_out_stay_detached() -> None:
     def rms(x: Tensor) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
 

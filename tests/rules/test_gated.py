@@ -1,4 +1,4 @@
-"""glu and scatter_reduce compared with slow twins: a frozen gate, sums and means, winners with their ties; push = pull."""
+"""glu and scatter_reduce compared with slow twins: a detached gate, sums and means, winners with their ties; push = pull."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parts(function, x: Tensor, composite, mode: Mode) -> Tensor:
 
 
 @pytest.mark.parametrize("dim", [1, 2, -1])
-def test_glu_freezes_its_gate(dim: int) -> None:
+def test_glu_detaches_its_gate(dim: int) -> None:
     """J[i, j] = σ(b_i) where j is the place of a_i, nothing for b."""
     places = torch.arange(24).reshape(1, 4, 6).chunk(2, dim)[0].flatten()
     gates = X.chunk(2, dim)[1].sigmoid().flatten()
@@ -128,7 +128,7 @@ GATES = {
     "a norm by a root": lambda x: x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt(),
     "the largest of a softmax": lambda x: (x @ W.T) * (x @ W).softmax(-1).topk(2).values[..., 1:],
 }
-FROZEN = {
+GATED = {
     "squared ReLU": lambda x: (x @ W).relu().square().detach() * (x @ W.T),
     "power of a ReLU": lambda x: (x @ W).relu().pow(2).detach() * (x @ W.T),
     "masked attention": lambda x: (
@@ -142,8 +142,8 @@ FROZEN = {
 
 
 @pytest.mark.parametrize("name", GATES)
-def test_gates_are_frozen_where_they_are_evident(name: str) -> None:
-    jacobian = torch.autograd.functional.jacobian(FROZEN[name], X)
+def test_gates_are_detached_where_they_are_evident(name: str) -> None:
+    jacobian = torch.autograd.functional.jacobian(GATED[name], X)
     assert isinstance(jacobian, Tensor)
     expected = (jacobian.flatten(3).flatten(0, 2) * X.flatten()).T
     for mode in ("push", "pull"):

@@ -54,7 +54,7 @@ def test_what_is_broadcast_over_the_features_is_the_scale(gate: str, spatial: bo
     )  # no bias is on the way of the features
     row = next(row for row in bilrp.ops(model, X) if row.op == "mul" and len(row.inputs) == 2)
     assert row.rule == "product(freeze=1)"
-    assert row.note is not None and row.note.endswith("frozen, relu live")
+    assert row.note is not None and row.note.endswith("detached, relu live")
 
 
 def test_factors_of_one_shape_are_chosen_as_ever() -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import bilrp
-from bilrp.engine.maps import FrozenMatmul
+from bilrp.engine.maps import ConstantMatmul
 from bilrp.errors import RuleError
 
 TOKENS = 50  # more than are compared
@@ -50,7 +50,7 @@ def test_wrong_statistics_are_noticed(factor: float, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("factor", [1.01, 0.0, torch.nan])
 def test_wrong_attention_is_noticed(factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    push = FrozenMatmul.push
-    monkeypatch.setattr(FrozenMatmul, "push", lambda self, *tangents: factor * push(self, *tangents))
+    push = ConstantMatmul.push
+    monkeypatch.setattr(ConstantMatmul, "push", lambda self, *tangents: factor * push(self, *tangents))
     with pytest.raises(RuleError, match="gives another result"):
         decompose("attention")

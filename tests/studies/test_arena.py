@@ -271,9 +271,9 @@ def test_grad_cam_is_a_product_of_two_maps(settings: ArenaSettings) -> None:
         own = nn.functional.normalize(encoder.module(x))
         target = nn.functional.normalize(encoder.module(other)) / encoder.module(x).norm()
         (gradient,) = torch.autograd.grad(score, last)
-        # with the norm frozen, the gradient of the cosine is that of ⟨φ, φ'⟩ / ‖φ‖‖φ'‖
-        frozen = gradient + (score * own / encoder.module(x).norm())[..., None, None] / 64
-        weights = frozen.mean((2, 3))
+        # with the norm detached, the gradient of the cosine is that of ⟨φ, φ'⟩ / ‖φ‖‖φ'‖
+        detached = gradient + (score * own / encoder.module(x).norm())[..., None, None] / 64
+        weights = detached.mean((2, 3))
         assert torch.allclose(weights, target / 64, atol=1e-6)
         maps.append((weights[..., None, None] * last).sum(1).clamp(min=0).flatten())
     assert torch.allclose(result, torch.outer(*maps).detach(), atol=1e-6)

@@ -71,7 +71,9 @@ def test_rows_are_what_decompose_does() -> None:
     program = freeze(simplify(record(model, x)), composite)
     used = [(link.name, link.rule) for link in program.links]
     assert [(row.name, row.rule) for row in rows if row.rule != "not needed"] == used
-    assert any(row.rule == "not needed" for row in rows), "the query of a frozen attention needs no rule"
+    assert any(row.rule == "not needed" for row in rows), (
+        "the query of an attention with detached weights needs no rule"
+    )
     assert all(row.problem is None for row in rows)
     assert rows[-1].op == "gelu" and rows[-1].inputs == ((1, 5, 8),) and rows[-1].output == (1, 5, 8)
 

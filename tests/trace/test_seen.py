@@ -1,6 +1,6 @@
 """What models do besides calling layers: each of these is seen by the tape and gets the right numbers.
 
-The oracle is autograd: with true gradients everywhere, parts are gradient × input; where a rule freezes a factor,
+The oracle is autograd: with true gradients everywhere, parts are gradient × input; where a rule detaches a factor,
 parts are the gradient × input of the same function with that factor detached.
 """
 
@@ -360,7 +360,7 @@ def check_gradients(function, x: Tensor) -> None:
         torch.testing.assert_close(result[0], expected, rtol=1e-10, atol=1e-10)
 
 
-# ---------------------------------------------------------------- frozen factors, against detached twins
+# ---------------------------------------------------------------- detached factors, against twins that call detach()
 
 norm, rms, group, instance = (
     layer(nn.LayerNorm, 6), layer(nn.RMSNorm, 6), layer(nn.GroupNorm, 2, 4), layer(nn.InstanceNorm2d, 4, affine=True)
@@ -466,7 +466,7 @@ def detached(function):
     return lambda x: function(x, keep=lambda t: t.detach())
 
 
-FROZEN = {
+DETACHED = {
     "layer_norm": (norm, lambda x: centred(x, -1) * norm.weight + norm.bias, (6,)),
     "rms_norm": (rms, lambda x: x * (rms(x) / x).detach(), (6,)),
     "group_norm": (
@@ -502,9 +502,9 @@ FROZEN = {
 }
 
 
-@pytest.mark.parametrize("name", FROZEN)
-def test_frozen_factors_equal_a_detached_twin(name: str) -> None:
-    function, twin, shape = FROZEN[name]
+@pytest.mark.parametrize("name", DETACHED)
+def test_detached_factors_equal_a_twin_that_calls_detach(name: str) -> None:
+    function, twin, shape = DETACHED[name]
     x = example(function, *shape)
     expected = gradient_times_input(twin, x)
     for mode in ("push", "pull"):

@@ -471,7 +471,7 @@ def test_a_user_brings_a_row() -> None:
         return torch.special.bessel_j1(x) * F.linear(x, SQUARE)
 
     x = X[:, :4]
-    with pytest.raises(BilrpError, match="say which one to freeze"):
+    with pytest.raises(BilrpError, match="say which one to detach"):
         bilrp.decompose(model, x)
     encoder = bilrp.Encoder(model, operations=(activation("special_bessel_j1", factor="gate"),))
     stored = torch.special.bessel_j1(x)

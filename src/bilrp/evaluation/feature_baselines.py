@@ -119,7 +119,7 @@ def pairx(
     hidden states halfway. Relevance is not negative and does not add up to the score; the parts are zero.
 
     Written from the description of the method; the published code propagates dy/dφ as relevance, this one φ ⊙ dy/dφ,
-    which adds up to the score. The similarity is taken as linear in each embedding, with frozen norms.
+    which adds up to the score. The similarity is taken as linear in each embedding, with the norms detached.
 
     Args:
         encoder: encoder of both inputs, or a pair of encoders; of images or sequences of tokens.
@@ -207,7 +207,7 @@ def match_mutually(
 
 
 def pair_vectors(similarity: Similarity, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return v and v' with y = ⟨φ, v⟩ = ⟨φ', v'⟩: what the similarity pairs each embedding with, norms frozen.
+    """Return v and v' with y = ⟨φ, v⟩ = ⟨φ', v'⟩: what the similarity pairs each embedding with, norms detached.
 
     Args:
         similarity: The similarity.

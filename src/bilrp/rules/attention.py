@@ -1,4 +1,4 @@
-"""Attention with its softmax weights frozen: y = P V."""
+"""Attention with its softmax weights detached: y = P V."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bilrp.engine.maps import FrozenMatmul, Map
+from bilrp.engine.maps import ConstantMatmul, Map
 from bilrp.errors import RuleError
 from bilrp.rules.verification import verify_substitute
 from bilrp.trace.devices import is_on_cpu
@@ -19,12 +19,12 @@ PLAIN_DTYPES = {torch.float32, torch.float64}  # narrower ones are computed in f
 
 
 def freeze_attention(step: Step) -> Map:
-    """Freeze P = softmax(Q Kᵀ · scale + mask) in y = P V, and compare P V with the recorded result."""
+    """Freeze y = P V with P = softmax(Q Kᵀ · scale + mask) detached, and compare P V with the recorded result."""
     value = step.argument(2, "value")
     slot = _live_slot(step, 2, "value")
     weights = replace(step, call=_attention_weights).run(*step.values)
     shared = weights.shape[-3] // value.shape[-3] if weights.dim() > 2 else 1  # of grouped-query attention
-    mix = FrozenMatmul(weights, shared, (slot,))
+    mix = ConstantMatmul(weights, shared, (slot,))
     # All rows: a mask may change some of them only.
     verify_substitute(step, lambda *live: mix.push(live[slot][None])[0])
     return mix

@@ -240,7 +240,7 @@ def secant(reference: ReferenceLike = "mean", *, gamma: float = 0.0) -> Composit
 
 
 def transformer(gamma: float = 0.0) -> Composite:
-    """For transformers: frozen attention weights, norms and activations (conservative propagation), γ on linear steps."""
+    """For transformers: attention weights, norms and activations detached (conservative propagation), γ on linear steps."""
     composite = uniform(gamma)
     return Composite(f"transformer({format_number(gamma)})", composite.choose_rule)
 
@@ -248,8 +248,8 @@ def transformer(gamma: float = 0.0) -> Composite:
 def attnlrp(gamma: float = 0.0) -> Composite:
     """AttnLRP (Achtibat et al. 2024): ¼ of attention to queries, ¼ to keys, ½ to values; other products in halves.
 
-    Norms and activations are frozen as in `transformer`, and γ is for linear steps. Softmax is not homogeneous, so more
-    is unattributed than with `transformer`: about half of the score on all-MiniLM-L6-v2.
+    Norms and activations have the rule `frozen`, as in `transformer`, and γ is for linear steps. Softmax is not
+    homogeneous, so more is unattributed than with `transformer`: about half of the score on all-MiniLM-L6-v2.
 
     >>> attnlrp().name
     'attnlrp(0)'
@@ -268,7 +268,7 @@ def attnlrp(gamma: float = 0.0) -> Composite:
         return rules.default_rule(step)
 
     def scaling(step: Step) -> bool:
-        """Return whether a factor is a scale of the other, e.g. of a norm, or both are one tensor: then it is frozen."""
+        """Return whether a factor is a scale of the other, e.g. of a norm, or both are one tensor: then it is detached."""
         return step.inputs[0] == step.inputs[1] or any(s.factor == "scale" for s in step.sources)
 
     return Composite(f"attnlrp({format_number(gamma)})", choose)
@@ -304,7 +304,7 @@ def centered(composite: CompositeLike) -> Composite:
 
 
 def conv_attention(gamma: float = 0.25) -> Composite:
-    """For networks with convolutions and attention: γ on convolutions, LRP-0 on linear steps, frozen attention."""
+    """For networks with convolutions and attention: γ on convolutions, LRP-0 on linear steps, attention weights detached."""
     return Composite(f"conv_attention({format_number(gamma)})", resnet(gamma).choose_rule)
 
 

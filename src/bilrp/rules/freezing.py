@@ -46,7 +46,7 @@ def prepare_tape(tape: Tape, composite: CompositeFunction, keep: frozenset[int] 
 def freeze(tape: Tape, composite: CompositeFunction, output: int | None = None) -> Program:
     """Apply the composite to every step on which the output depends, and return the program of linear maps.
 
-    A step that is reached only through frozen factors (the queries of an attention, the inside of a norm) needs no rule.
+    A step that is reached only through detached factors (the queries of an attention, the inside of a norm) needs no rule.
 
     Args:
         tape: The recorded run, prepared by `prepare_tape`.
@@ -133,7 +133,7 @@ def describe_missing_rule(step: Step, composite: CompositeFunction) -> str:
     reason, rule, mode = "", "jacobian()", ""
     if len(step.inputs) == 2 and step.operation.rule == "product":
         reason, rule = (
-            f"the two live factors come from {made_by}; say which one to freeze: ",
+            f"the two live factors come from {made_by}; say which one to detach: ",
             "product(freeze=1)",
         )
     elif extract_weights(step) is not None:

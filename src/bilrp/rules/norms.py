@@ -1,4 +1,4 @@
-"""Norms: freeze the scale, keep the centring, which is linear."""
+"""Norms: the scale is detached; the centring, which is linear, is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bilrp.trace.tape import Step
 
 
 def freeze_norm(step: Step) -> Map:
-    """Freeze the scale of a norm, so that J a + f(0) = f(a)."""
+    """Freeze a norm with its scale detached, so that J a + f(0) = f(a)."""
     linear_map = NORM_FREEZERS[step.op](step)
     if (
         isinstance(linear_map, CenterAndScale) and step.result.dim() > 1
@@ -103,7 +103,7 @@ def reshape_per_channel(weight: Tensor | None, value: Tensor) -> Tensor | None:
 
 
 def _centered_norm(step: Step, view, axes: tuple[int, ...], eps: float, weight: Tensor | None) -> Map:
-    """Return the map (s − mean s) / std · w with 1/std frozen."""
+    """Return the map (s − mean s) / std · w with 1/std detached."""
     grouped = view(step.values[0])
     rstd = (grouped.var(axes, unbiased=False, keepdim=True) + eps).rsqrt()
 

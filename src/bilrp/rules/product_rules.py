@@ -1,23 +1,23 @@
-"""Products of two live tensors: one factor is frozen, by default the one that is recognised as a gate or scale."""
+"""Products of two live tensors: one factor is detached, by default the one that is recognised as a gate or scale."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from bilrp.engine.maps import FrozenMatmul, Linear, Map, Scale
+from bilrp.engine.maps import ConstantMatmul, Linear, Map, Scale
 from bilrp.errors import RuleError
 from bilrp.rules.affine import is_first_argument, linear
 from bilrp.rules.rule import Rule
 from bilrp.rules.verification import verify_substitute
-from bilrp.trace.provenance import find_frozen_factor
+from bilrp.trace.provenance import find_detached_factor
 from bilrp.trace.tape import Step
 
 
 def product(freeze: int) -> Rule:
-    """Freeze one factor of a product of two live tensors; the other stays live.
+    """Detach one factor of a product of two live tensors: it counts as a constant; the other stays live.
 
     Args:
-        freeze: Index of the frozen factor, 0 or 1; for a quotient only 1, the denominator.
+        freeze: Index of the detached factor, 0 or 1; for a quotient only 1, the denominator.
 
     >>> product(freeze=1).name
     'product(freeze=1)'
@@ -45,7 +45,7 @@ def product(freeze: int) -> Rule:
             return Scale(constant.expand_as(step.result), slots=(live,))
         heads = {step.values[live].shape[:-2], constant.shape[:-2], step.result.shape[:-2]}
         if step.op in {"matmul", "bmm"} and freeze == 0 and constant.dim() > 1 and len(heads) == 1:
-            mix = FrozenMatmul(constant, slots=(live,))  # unfused attention: softmax weights times values
+            mix = ConstantMatmul(constant, slots=(live,))  # unfused attention: softmax weights times values
             verify_substitute(step, lambda *values: mix.push(values[live][None])[0])
             return mix
         return Linear(function, (step.values[live],), (live,))
@@ -57,7 +57,7 @@ def infer_product_rule(step: Step) -> Rule | None:
     """Return the rule of a product if one factor is evidently a gate or scale, or both are one tensor; else None."""
     if step.inputs[0] == step.inputs[1]:
         return product(freeze=1)
-    evident = find_frozen_factor(step.sources, _broadcast_factor(step))
+    evident = find_detached_factor(step.sources, _broadcast_factor(step))
     return None if evident is None else product(freeze=evident)
 
 
@@ -70,7 +70,7 @@ def _broadcast_factor(step: Step) -> int | None:
 
 
 def quotient_rule(step: Step) -> Rule | None:
-    """Return the rule of a quotient: a live denominator is frozen; None for a constant divided by a live tensor."""
+    """Return the rule of a quotient: a live denominator is detached; None for a constant divided by a live tensor."""
     if step.kwargs.get("rounding_mode") is not None:
         return None
     if len(step.inputs) == 2:

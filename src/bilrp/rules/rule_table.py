@@ -30,7 +30,7 @@ def _tabulate_step(step: Step, composite: CompositeFunction, needed: set[Key]) -
             needed.update(Key(value, kind) for value in step.inputs)  # continue, to report further problems
         else:
             names.append(link.rule)
-            note = note or _describe_frozen_factor(step, link)
+            note = note or _describe_detached_factor(step, link)
             needed.update(link.sources)
     return StepSummary(
         name=step.name,
@@ -43,12 +43,12 @@ def _tabulate_step(step: Step, composite: CompositeFunction, needed: set[Key]) -
     )
 
 
-def _describe_frozen_factor(step: Step, link: Link) -> str | None:
-    """Return which factor of a product or quotient is frozen and which stays live; None for other steps."""
+def _describe_detached_factor(step: Step, link: Link) -> str | None:
+    """Return which factor of a product or quotient is detached and which stays live; None for other steps."""
     if step.operation.rule not in {"product", "quotient"} or (len(step.sources), len(link.map.slots)) != (
         2,
         1,
     ):
         return None
     live = link.map.slots[0]
-    return f"{step.sources[1 - live].name} frozen, {step.sources[live].name} live"
+    return f"{step.sources[1 - live].name} detached, {step.sources[live].name} live"

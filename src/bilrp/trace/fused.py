@@ -48,7 +48,7 @@ def multi_head_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Compute `F.multi_head_attention_forward` without dropout by `F.linear` and `F.scaled_dot_product_attention`.
 
-    Queries, keys and values are projected separately, because rules that freeze attention weights need the values alone.
+    Queries, keys and values are projected separately, because rules that detach attention weights need the values alone.
 
     Args:
         query, key, value: (tokens, batch, width), or (tokens, width).
@@ -125,7 +125,7 @@ def _to_additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """Compute `F.glu` as a product of a value and a gate, which rules freeze."""
+    """Compute `F.glu` as a product of a value and a gate, which rules detach."""
     value, gate = input.chunk(2, dim)
     return value * gate.sigmoid()
 

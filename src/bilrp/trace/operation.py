@@ -240,7 +240,7 @@ def write(name: str, *aliases: str, accumulate_arg: Argument | None = None) -> O
 def product(
     name: str, *aliases: str, rule: DefaultRule | None = "product", arg_positions: ArgPositions | None = None
 ) -> Op:
-    """Describe a product; its default rule freezes the gate or scale factor if there is exactly one.
+    """Describe a product; its default rule detaches the gate or scale factor if there is exactly one.
 
     Args:
         name: Name of the torch call.

@@ -77,7 +77,7 @@ def derive_provenance(
     )
     if keeps_source or op.mask == "moves" or (op.rule == "quotient" and first_is_live):
         source = sources[0]
-    elif _is_elementwise_product(op, parents) and find_frozen_factor(sources) is not None:
+    elif _is_elementwise_product(op, parents) and find_detached_factor(sources) is not None:
         source = MANUAL_ACTIVATION_OP  # x · gate(x): a GELU or SiLU written as a product
     if op.kind not in ELEMENTWISE or not same_shapes or len({parent.root for parent in parents}) > 1:
         return Provenance(source, number)
@@ -87,8 +87,8 @@ def derive_provenance(
     return Provenance(source, parents[0].root, len(parents) == 1 and parents[0].is_multiple and rescales)
 
 
-def find_frozen_factor(sources: Sequence[Op], broadcast: int | None = None) -> int | None:
-    """Return the index of the only scale (or else the only gate) among the factors of a product, or None.
+def find_detached_factor(sources: Sequence[Op], broadcast: int | None = None) -> int | None:
+    """Return the index of the factor of a product that rules detach: the only scale, or else the only gate, or None.
 
     Args:
         sources: the operation that produced each factor.
@@ -96,9 +96,9 @@ def find_frozen_factor(sources: Sequence[Op], broadcast: int | None = None) -> i
             ReLU also produces features, which squeeze-and-excite scales.
 
     >>> from bilrp.trace.operation_table import OPERATIONS
-    >>> find_frozen_factor([OPERATIONS.find("gelu"), OPERATIONS.find("linalg_vector_norm")])
+    >>> find_detached_factor([OPERATIONS.find("gelu"), OPERATIONS.find("linalg_vector_norm")])
     1
-    >>> find_frozen_factor([OPERATIONS.find("relu"), OPERATIONS.find("clamp")], broadcast=1)
+    >>> find_detached_factor([OPERATIONS.find("relu"), OPERATIONS.find("clamp")], broadcast=1)
     1
     """
     scales, gates = (

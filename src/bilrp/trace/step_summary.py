@@ -23,7 +23,7 @@ class StepSummary:
         inputs, output: shapes.
         rule: name of the rule, `NOT_NEEDED` or `NO_RULE`.
         problem: why there is no rule, and what to do.
-        note: which factor of a product is frozen, by the operation that produced it.
+        note: which factor of a product is detached, by the operation that produced it.
     """
 
     name: str

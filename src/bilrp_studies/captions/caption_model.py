@@ -245,7 +245,7 @@ def draw_batches(seed: int, steps: int) -> Iterator[list[Scene]]:
 
 
 def train(model: CaptionModel, scene_batches: Iterator[list[Scene]], steps: int, bar: Progress) -> None:
-    """Train both towers in place; their parameters are frozen afterwards.
+    """Train both towers in place; their parameters need no gradients afterwards.
 
     Args:
         model: The model to train.

@@ -167,7 +167,7 @@ def _head(module: nn.Module, inputs: dict[str, Tensor]) -> nn.Module:
 
 
 def _upper_parameters(transformer: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of the upper half of the layers; the lower half stays frozen, which makes training cheap."""
+    """Return the parameters of the upper half of the layers; the lower half stays fixed, which makes training cheap."""
     layers = max(
         (part for part in transformer.modules() if isinstance(part, nn.ModuleList)), key=len, default=None
     )

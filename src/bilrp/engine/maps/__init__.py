@@ -5,8 +5,8 @@ sparse push. May import windows of the engine, errors and `trace`.
 """
 
 from bilrp.engine.maps.base import Cost, Map, Shapes
+from bilrp.engine.maps.constant_matmul import ConstantMatmul
 from bilrp.engine.maps.elementwise import Gated, Scale, Sum
-from bilrp.engine.maps.frozen_matmul import FrozenMatmul
 from bilrp.engine.maps.linear import Jacobian, Linear, Rearrange
 from bilrp.engine.maps.max_pool import MaxPool
 from bilrp.engine.maps.pooling import Mean
@@ -16,8 +16,8 @@ from bilrp.engine.windows import Geometry
 
 __all__ = [
     "CenterAndScale",
+    "ConstantMatmul",
     "Cost",
-    "FrozenMatmul",
     "Gated",
     "Geometry",
     "Jacobian",

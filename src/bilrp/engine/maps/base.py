@@ -57,7 +57,7 @@ class Map(ABC):
     """A step frozen at one input: the linear map J, as push (J s) and pull (Jᵀ c).
 
     Attributes:
-        slots: Which of the step's live inputs the map depends on; the rule froze the others.
+        slots: Which of the step's live inputs the map depends on; the rule detached the others.
         on_mask: Whether the map acts on a region's 0/1 mask instead of its values.
     """
 

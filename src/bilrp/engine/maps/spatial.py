@@ -42,7 +42,7 @@ class Pad(Map):
 
 @dataclass(frozen=True, eq=False)
 class CenterAndScale(Map):
-    """J s = factor ⊙ (s − mean of s along one axis): a layer norm with 1/std and weights frozen into the factor."""
+    """J s = factor ⊙ (s − mean of s along one axis): a layer norm with 1/std and weights as one constant factor."""
 
     factor: Tensor
     axis: int = -1

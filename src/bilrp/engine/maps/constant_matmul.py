@@ -1,4 +1,4 @@
-"""Attention with frozen weights."""
+"""Product with a constant matrix, e.g. attention with detached weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bilrp.engine.maps.base import Cost, Map, Shapes
 
 
 @dataclass(frozen=True, eq=False)
-class FrozenMatmul(Map):
+class ConstantMatmul(Map):
     """J v = P v on the last two axes, as one product for all regions.
 
     Args:
