@@ -34,7 +34,7 @@ attack: $(STAMP)
 # Run TESTS with the oldest supported versions, in a separate environment. Uses a CPU build of the oldest torch if the index has
 # one, else (on Linux) the CUDA build, which needs the CUDA libraries: 3 GB to download, 6 GB on disk, once.
 OLDEST := .venv-oldest
-TESTS  ?= tests/engine tests/rules tests/trace tests/collection tests/cli/test_start.py tests/test_laws.py tests/test_package.py tests/test_frozen_numbers.py
+TESTS  ?= tests/engine tests/rules tests/trace tests/collection tests/cli/test_start.py tests/test_laws.py tests/test_package.py tests/test_golden_numbers.py
 test-oldest: $(OLDEST)/.installed
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -W default -W ignore::DeprecationWarning $(TESTS)
 

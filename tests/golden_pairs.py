@@ -1,7 +1,7 @@
-"""Explain the frozen pairs and compare with frozen/numbers.json, or write it: python tests/frozen_pairs.py [--write]
+"""Explain the golden pairs and compare with golden/numbers.json, or write it: python tests/golden_pairs.py [--write]
 
 All pairs of ten texts (MiniLM), of five photographs (EfficientNet-Lite0, MobileNetV2, VGG-16 at three layers) and five
-pairs of drawn table pages (bigram). Photographs are PNG files of scikit-image and pages are PNG files in frozen/,
+pairs of drawn table pages (bigram). Photographs are PNG files of scikit-image and pages are PNG files in golden/,
 because decoders of JPEG and fonts differ between versions.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 import bilrp
 from bilrp.encoders import load
 
-FOLDER = Path(__file__).with_name("frozen")
+FOLDER = Path(__file__).with_name("golden")
 NUMBERS_FILE = FOLDER / "numbers.json"
 TOLERANCE = 2e-4
 """Largest difference of any number of a pair, relative to its largest marginal; float32 sums differ by 1e-6 to 1e-5."""
@@ -72,19 +72,19 @@ def summarize(explanation: bilrp.Explanation) -> list[float]:
     return [*head, *rows.tolist(), *columns.tolist()]
 
 
-def measure_difference(numbers: list[float], frozen: list[float]) -> float:
-    """Return the largest difference, relative to the largest frozen number; infinite if the regions differ."""
-    if len(numbers) != len(frozen):
+def measure_difference(numbers: list[float], golden: list[float]) -> float:
+    """Return the largest difference, relative to the largest golden number; infinite if the regions differ."""
+    if len(numbers) != len(golden):
         return float("inf")
-    return float(np.abs(np.subtract(numbers, frozen)).max() / np.abs(frozen).max())
+    return float(np.abs(np.subtract(numbers, golden)).max() / np.abs(golden).max())
 
 
 def compare() -> dict[str, float]:
-    """Return the difference of each pair from the frozen numbers."""
-    frozen = json.loads(NUMBERS_FILE.read_text())
+    """Return the difference of each pair from the golden numbers."""
+    golden = json.loads(NUMBERS_FILE.read_text())
     pairs = {name: summarize(explanation) for name, explanation in explain_pairs()}
-    assert pairs.keys() == frozen.keys()
-    return {name: measure_difference(numbers, frozen[name]) for name, numbers in pairs.items()}
+    assert pairs.keys() == golden.keys()
+    return {name: measure_difference(numbers, golden[name]) for name, numbers in pairs.items()}
 
 
 def main() -> None:
