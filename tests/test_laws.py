@@ -246,7 +246,7 @@ def same(a: Any, b: Any) -> bool:
     return a == b
 
 
-def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def list_changes(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [key for key in before if not same(before[key], after[key])]
 
 
@@ -274,7 +274,7 @@ def test_model_is_untouched_and_the_second_call_gives_the_same(case: Case, compo
     before = snapshot(model)
     first = bilrp.decompose(model, a, composite=composite, mode="pull")
     second = bilrp.decompose(model, a, composite=composite, mode="pull")
-    assert changed(before, snapshot(model)) == []
+    assert list_changes(before, snapshot(model)) == []
     assert torch.equal(first.parts, second.parts) and torch.equal(first.embedding, second.embedding)
     assert torch.equal(a, stored) and not a.requires_grad and a.grad is None
     assert not first.parts.requires_grad and not first.embedding.requires_grad
@@ -315,7 +315,7 @@ def test_model_is_untouched_after_an_exception(kind: str, monkeypatch) -> None:
     bad = torch.tensor([[0, 2]]) if kind == "regions" else None
     with pytest.raises((BilrpError, KeyError, ValueError, KeyboardInterrupt)):
         bilrp.decompose(model, x, regions=bad, mode="pull")
-    assert changed(before, snapshot(model)) == []
+    assert list_changes(before, snapshot(model)) == []
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad, torch.inference_mode])
@@ -326,7 +326,7 @@ def test_the_callers_grad_mode_does_not_matter(context) -> None:
     with context():
         before = process()
         parts = bilrp.decompose(model, x).parts
-        assert changed(before, process()) == []
+        assert list_changes(before, process()) == []
     assert torch.equal(parts, expected)
 
 

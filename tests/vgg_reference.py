@@ -100,6 +100,6 @@ def relevance(x, tensors, last, coordinates, gamma=paper_gamma, chunk=16):
     return torch.cat(layers), top[coordinates]
 
 
-def pooled(R, size=8):
+def pool_relevance(R, size=8):
     """Sums over size × size pixels and all channels: [m, regions], regions row by row."""
     return (F.avg_pool2d(R.sum(1, keepdim=True), size, ceil_mode=True, divisor_override=1)).flatten(1)

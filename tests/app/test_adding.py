@@ -35,7 +35,7 @@ def picture(seed: int = 0) -> bytes:
     return held.getvalue()
 
 
-def saved(path: Path, seed: int = 0) -> Path:
+def save_photograph(path: Path, seed: int = 0) -> Path:
     """A picture in a file, as an upload arrives."""
     file = path / f"{seed}.png"
     file.write_bytes(picture(seed))
@@ -186,7 +186,7 @@ def test_what_cannot_be_written_to_is_only_looked_at(writable_path):
 
 def test_what_was_asked_before_is_answered_as_it_was(writable_path, tmp_path):
     old = CollectionSession(collection.open(writable_path, tiny_encoder()), retain_uploads=True)
-    key, _ = old.add_query(saved(tmp_path), "noise.png")
+    key, _ = old.add_query(save_photograph(tmp_path), "noise.png")
     requested = VectorSpec(old.ids[3], part=(9, 10))
     before = analyses.find_neighbours(old, requested, 40)
     photographs, result = additions.append_query(old, old.get_query(key))

@@ -102,7 +102,7 @@ def run(tab: Any, number: int) -> Any:
     return cell.locator(".jp-OutputArea-output")
 
 
-def printed(output: Any, word: str) -> Any:
+def read_printed(output: Any, word: str) -> Any:
     line = output.filter(has_text="so far")
     line.wait_for()
     return json.loads(line.inner_text().strip().removeprefix(word).removesuffix("so far"))
@@ -131,7 +131,7 @@ def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, photograp
         pair.locator(".findings button").first.click()
         pair.locator(".findings button[aria-pressed=true]").wait_for()
         first = photographs.explain(0, 7, similarity="cosine").findings()[0]
-        assert printed(run(tab, 1), "pinned") == {"finding": 0, "a": list(first.a), "b": list(first.b)}
+        assert read_printed(run(tab, 1), "pinned") == {"finding": 0, "a": list(first.a), "b": list(first.b)}
 
         wander = run(tab, 2)
         wander.locator(f"li[data-id='{photographs.ids[8]}'] button").click()
@@ -145,6 +145,6 @@ def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, photograp
         ]
         assert wander.locator("ol.near li").evaluate_all("all => all.map(el => el.dataset.id)") == neighbours
         wander.locator(".near[data-done=yes]").wait_for()
-        assert printed(run(tab, 3), "open") == {"id": photographs.ids[8], "part": [8], "without": []}
+        assert read_printed(run(tab, 3), "open") == {"id": photographs.ids[8], "part": [8], "without": []}
         tab.close()
     assert outside == []

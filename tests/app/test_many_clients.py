@@ -104,7 +104,7 @@ def test_the_first_paint_is_as_small_as_that_of_a_small_collection(visit, tmp_pa
     assert many[0] <= 1.5 * requests + 4 and many[1] <= 1.5 * size + 4096
 
 
-def asked(address: str, path: str, question: object = None, client: str = "v") -> tuple[int, Any]:
+def send_request(address: str, path: str, question: object = None, client: str = "v") -> tuple[int, Any]:
     """(status, last line) of one request on a connection of its own."""
     parts = urlsplit(address)
     link = http.client.HTTPConnection(assert_not_none(parts.hostname), parts.port, timeout=120)
@@ -127,7 +127,7 @@ def wander(address, photographs, expected, seed, until):
         i = rng.randrange(len(photographs))
         part = None if rng.random() < 0.5 else [rng.randrange(64)]
         question = {"id": photographs.ids[i], "k": 3, "similarity": "dot", **({"part": part} if part else {})}
-        status, message = asked(address, "/api/neighbours", question, f"client{seed}")
+        status, message = send_request(address, "/api/neighbours", question, f"client{seed}")
         if status == 503:
             busy += 1
         else:
@@ -135,7 +135,7 @@ def wander(address, photographs, expected, seed, until):
                 i, part
             ), message
             right += 1
-        status, picture = asked(address, f"/api/items/{photographs.ids[i]}/thumbnail")
+        status, picture = send_request(address, f"/api/items/{photographs.ids[i]}/thumbnail")
         assert status == 503 or (status == 200 and picture[:2] == b"\xff\xd8")
     return right, busy
 

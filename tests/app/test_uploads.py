@@ -138,7 +138,7 @@ def test_uploads_are_read_one_at_a_time_and_clients_take_turns() -> None:
     assert order[0] == "a1" and set(order[1:3]) == {"b1", "c1"} and order[3:] == ["a2", "a3", "a4"]
 
 
-def saved(path: Path, number: int) -> Path:
+def save_photograph(path: Path, number: int) -> Path:
     file = path / f"{number}.jpg"
     file.write_bytes(jpeg(number))
     return file
@@ -149,7 +149,7 @@ def test_what_is_dropped_is_gone_with_its_parts_and_its_picture(
 ) -> None:
     held, views = CollectionSession(photographs), []
     for number in range(2 * collection_session.MAX_QUERIES):
-        key, _ = held.add_query(saved(tmp_path, number), "a.jpg")
+        key, _ = held.add_query(save_photograph(tmp_path, number), "a.jpg")
         views.append(weakref.ref(held.view(key)))
         held.parts(key)
         held.sparse_parts(key)
@@ -170,7 +170,7 @@ def test_bytes_of_queries_and_of_parts_are_bounded(
     for keep_raw in (False, True):
         held, key = CollectionSession(photographs, retain_uploads=keep_raw), ""
         for number in range(6):
-            key, _ = held.add_query(saved(tmp_path, number), "a.jpg")
+            key, _ = held.add_query(save_photograph(tmp_path, number), "a.jpg")
             held.parts(key)
             assert held.query_bytes <= 4 * picture and held._parts.nbytes <= 3 * picture
         assert len(held._queries) == 3 and len(held._parts._entries) == 2

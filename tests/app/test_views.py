@@ -13,14 +13,14 @@ def names(tab):
     return tab.eval_on_selector_all(".near li", "all => all.map(el => el.dataset.id)")
 
 
-def ranked(tab, words):
+def read_ranking(tab, words):
     """Wait for the ranking that these words announce, with its heat maps."""
     tab.wait_for_selector(f"h2:text-is('{words}')")
     tab.wait_for_selector(".near[data-done=yes]")
     return names(tab)
 
 
-def expected(photographs, at, **how):
+def compute_ranking(photographs, at, **how):
     neighbours = photographs.nearest(at, 13, similarity="cosine", **how)
     return [n.id for n in neighbours if n.position != at][:12]
 
@@ -37,25 +37,25 @@ def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone
     tab.keyboard.press("Enter")
     at = 1 + across
     tab.wait_for_url(f"**/item/{photographs.ids[at]}")
-    assert ranked(tab, "Ranked by the whole") == expected(photographs, at)
+    assert read_ranking(tab, "Ranked by the whole") == compute_ranking(photographs, at)
     tab.focus(".board .region[tabindex='0']")
     tab.keyboard.press("ArrowRight")
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")  # region 9 of 8 × 8
-    assert ranked(tab, "Ranked by 1 region") == expected(photographs, at, part=[9])
+    assert read_ranking(tab, "Ranked by 1 region") == compute_ranking(photographs, at, part=[9])
     tab.keyboard.press("Shift+ArrowRight")
     tab.keyboard.press("Shift+ArrowDown")
-    assert ranked(tab, "Ranked by 4 regions") == expected(photographs, at, part=[9, 10, 17, 18])
+    assert read_ranking(tab, "Ranked by 4 regions") == compute_ranking(photographs, at, part=[9, 10, 17, 18])
     tab.keyboard.press("Shift+Enter")
-    assert ranked(tab, "Ranked without 1 region") == expected(photographs, at, without=[18])
+    assert read_ranking(tab, "Ranked without 1 region") == compute_ranking(photographs, at, without=[18])
     tab.keyboard.press("Escape")
-    first = ranked(tab, "Ranked by the whole")[0]
+    first = read_ranking(tab, "Ranked by the whole")[0]
     tab.focus(".near li:first-child .why")
     tab.keyboard.press("Enter")
     tab.wait_for_url(f"**/pair/{photographs.ids[at]}/{first}")
     tab.wait_for_selector(".mounted .findings button")
     tab.go_back()
-    assert ranked(tab, "Ranked by the whole")[0] == first
+    assert read_ranking(tab, "Ranked by the whole")[0] == first
     tab.focus(".bar nav a >> nth=0")
     tab.keyboard.press("Enter")
     tab.wait_for_selector(".grid li img")
@@ -64,7 +64,7 @@ def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone
 def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, photographs):
     at = 8
     tab = visit(f"/item/{photographs.ids[at]}", height=560)  # so low that the picture does not fill its place
-    full = ranked(tab, "Ranked by the whole")
+    full = read_ranking(tab, "Ranked by the whole")
     box = tab.locator(".board image").bounding_box()
 
     def spot(row, column):
@@ -75,7 +75,7 @@ def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, photographs
     tab.mouse.move(*spot(3, 4), steps=4)
     tab.mouse.up()
     part = [18, 19, 20, 26, 27, 28]
-    assert ranked(tab, "Ranked by 6 regions") == expected(photographs, at, part=part) != full
+    assert read_ranking(tab, "Ranked by 6 regions") == compute_ranking(photographs, at, part=part) != full
     shown = tab.eval_on_selector_all(
         ".near .about b", "all => all.map(el => Number(el.textContent.replace('−', '-')))"
     )
@@ -90,11 +90,13 @@ def test_brushing_ranks_by_the_part_and_with_shift_without_it(visit, photographs
     tab.mouse.move(*spot(0, 7), steps=4)
     tab.mouse.up()
     tab.keyboard.up("Shift")
-    assert ranked(tab, "Ranked without 8 regions") == expected(photographs, at, without=list(range(8)))
+    assert read_ranking(tab, "Ranked without 8 regions") == compute_ranking(
+        photographs, at, without=list(range(8))
+    )
     tab.go_back()
-    assert ranked(tab, "Ranked by 6 regions") == expected(photographs, at, part=part)
+    assert read_ranking(tab, "Ranked by 6 regions") == compute_ranking(photographs, at, part=part)
     tab.click("text=Swap")
-    assert ranked(tab, "Ranked without 6 regions") == expected(photographs, at, without=part)
+    assert read_ranking(tab, "Ranked without 6 regions") == compute_ranking(photographs, at, without=part)
 
 
 def test_an_address_restores_its_view(visit, photographs):
@@ -139,7 +141,7 @@ def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, phot
 
 def test_two_neighbours_are_set_against_each_other(visit, photographs):
     tab = visit(f"/item/{photographs.ids[0]}")
-    neighbours = ranked(tab, "Ranked by the whole")
+    neighbours = read_ranking(tab, "Ranked by the whole")
     tab.click(".near li:nth-child(1) .versus")
     tab.click(".near li:nth-child(4) .versus")
     tab.wait_for_selector(".shows[data-done=yes]")
@@ -200,7 +202,10 @@ def test_a_file_becomes_a_query(visit, photographs, folder):
     tab = visit("/")
     tab.wait_for_selector(".grid li img")
     tab.set_input_files("#query-file", folder / "coffee" / "coffee-1.jpg")
-    assert ranked(tab, "Ranked by the whole")[0] == photographs.ids[photographs.names.index("coffee-1.jpg")]
+    assert (
+        read_ranking(tab, "Ranked by the whole")[0]
+        == photographs.ids[photographs.names.index("coffee-1.jpg")]
+    )
     assert "not in the collection" in tab.inner_text("main header .lead")
 
 

@@ -38,7 +38,7 @@ def script(text):
     return lambda route: route.fulfill(body=text, content_type="text/javascript")
 
 
-def shown(tab, widgets, saved, asked=None):
+def show_widgets(tab, widgets, saved, asked=None):
     """Put widgets on the page by their own modules, two on one page where there are two."""
     tab.expose_function("saved", lambda which, text: saved.append((which, json.loads(text))))
     tab.expose_function("asked", asked or (lambda text: "{}"))
@@ -66,7 +66,7 @@ def test_two_explanations_on_one_page_and_what_is_pinned(tab, photographs):
     widgets = [photographs.explain(0, j, similarity="cosine").widget() for j in (7, 14)]
     assert widgets[0].selected == {} and widgets[0].payload["breakdown"]["score"] > 0
     saved = []
-    shown(tab, widgets, saved)
+    show_widgets(tab, widgets, saved)
     tab.locator("#two .findings button").first.wait_for()
     tab.locator("#one .findings button").first.click()
     tab.locator("#one .findings button[aria-pressed=true]").wait_for()
@@ -91,7 +91,7 @@ def test_a_collection_is_wandered_in_and_python_reads_what_is_chosen(tab, photog
         return json.dumps(replies.pop())
 
     saved = []
-    shown(tab, [widget], saved, asked)
+    show_widgets(tab, [widget], saved, asked)
     tab.locator(f"#one li[data-id='{photographs.ids[8]}'] button").click()
     tab.locator("#one .near[data-done=yes]").wait_for()
     order = "all => all.map(el => el.dataset.id)"

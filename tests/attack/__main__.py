@@ -65,7 +65,7 @@ def run(kinds: list[str], seed: int, jobs: int) -> list[Row]:
             running[kind] = process, here, path
         for kind, (process, here, path) in list(running.items()):
             if here.poll(0.05):
-                done += _received(kind, here, process)
+                done += _receive(kind, here, process)
                 process.join()
                 shutil.rmtree(path, ignore_errors=True)
                 del running[kind]
@@ -84,7 +84,7 @@ def _one(kind: str, seed: int, path: Path, there: Connection) -> None:
         there.send([row])
 
 
-def _received(kind: str, here: Connection, process: BaseProcess) -> list[Row]:
+def _receive(kind: str, here: Connection, process: BaseProcess) -> list[Row]:
     try:
         return here.recv()
     except EOFError:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from attack.budget import measured
+from attack.budget import measure_cost
 from attack.table import Row
 from bilrp import Explanation
 from bilrp.cli.texts import read_text
@@ -33,7 +33,7 @@ def attack(seed: int, location: Path) -> Row:
     worst_seconds, worst_bytes = (0.0, ""), (0, "")
     for name, (make, read) in BOMBS.items():
         path = make(location / name.replace(" ", "-"))
-        with measured() as cost:
+        with measure_cost() as cost:
             try:
                 read(path)
                 row.right += 1

@@ -25,7 +25,7 @@ class Cost:
 
 
 @contextmanager
-def measured() -> Iterator[Cost]:
+def measure_cost() -> Iterator[Cost]:
     """The processor time inside, and how far the memory rose over what it was before.
 
     Seconds of the processor, not of the clock: another process must not make a trial fail.

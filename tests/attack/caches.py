@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attack.mutate import mutated
+from attack.mutate import mutate_bytes
 from attack.table import Row
 from bilrp.errors import BilrpError
 from bilrp.progress import progress_bar
@@ -87,7 +87,7 @@ def _damage(path: Path, full: dict[Path, bytes], draw: random.Random) -> None:
     elif way == 2:
         path.write_bytes(draw.choice(list(full.values())))
     else:
-        path.write_bytes(mutated(full[path], draw))
+        path.write_bytes(mutate_bytes(full[path], draw))
 
 
 def _rows(draw: random.Random, seed: int, folder: Path) -> Row:
@@ -100,7 +100,7 @@ def _rows(draw: random.Random, seed: int, folder: Path) -> Row:
     for trial in range(TRIALS // 2):
         load_or_compute_row(cache, "ab12", lambda: numbers)
         (path,) = (folder / "rows").rglob("*.safetensors")
-        path.write_bytes(mutated(path.read_bytes(), draw))
+        path.write_bytes(mutate_bytes(path.read_bytes(), draw))
         try:
             result = load_or_compute_row(cache, "ab12", lambda: numbers)
         except Exception as error:

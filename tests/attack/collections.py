@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attack.budget import measured
-from attack.mutate import mutated
+from attack.budget import measure_cost
+from attack.mutate import mutate_bytes
 from attack.table import Failure, Row
 from bilrp import collection
 from bilrp.collection import approximate_index, description, packed_parts, tables
@@ -81,7 +81,7 @@ def honest_rows() -> list[dict[str, Any]]:
 def check(path: Path, folder: Path) -> Failure | bool:
     """Everything that opening, searching and serving ask of a collection. True: as it was stored; False: one line."""
     metadata, embedding = truth()
-    with measured() as cost:
+    with measure_cost() as cost:
         try:
             result = collection.open(path)
             same = np.array_equal(result.embeddings, np.stack([row["embedding"] for row in honest_rows()]))
@@ -116,7 +116,7 @@ def attack(seed: int, path: Path) -> Row:
         write_forged_collection(path / "x.lance", metadata, honest_rows(), width)
         _count(row, check(path / "x.lance", path), f"seed {seed} trial {trial} ({kind}: {metadata!r:.200})")
     for trial in range(FORGERIES):
-        what, words = _forged(draw, path / "x.lance")
+        what, words = _forge(draw, path / "x.lance")
         _count(row, check(path / "x.lance", path), f"seed {seed} forgery {trial} ({what}: {words:.200})")
         if what == "parts":
             _count(row, check_parts(path / "x.lance"), f"seed {seed} forgery {trial} ({words})")
@@ -138,7 +138,7 @@ def _hostile(kind: str, draw: random.Random) -> dict[str, Any] | bytes:
     metadata = copy.deepcopy(truth()[0])
     if kind == "bytes":
         return (
-            mutated(json.dumps(metadata).encode(), draw).decode(errors="replace").encode()
+            mutate_bytes(json.dumps(metadata).encode(), draw).decode(errors="replace").encode()
         )  # Lance keeps UTF-8
     if kind == "names":
         metadata["encoder"] = draw.choice(NAMES)
@@ -165,7 +165,7 @@ def _hostile(kind: str, draw: random.Random) -> dict[str, Any] | bytes:
     return metadata
 
 
-def _forged(draw: random.Random, path: Path) -> tuple[str, str]:
+def _forge(draw: random.Random, path: Path) -> tuple[str, str]:
     """An honest description with one JSON text or a column of numbers that cannot be."""
     rows, (message, _) = honest_rows(), truth()
     what = draw.choice(("view", "said", "row", "parts"))

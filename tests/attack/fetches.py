@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from unittest import mock
 
-from attack.mutate import mutated
+from attack.mutate import mutate_bytes
 from attack.server import PAYLOAD, Server, package, sdist, simple
 from attack.table import Row
 from bilrp.encoders import downloads
@@ -42,7 +42,7 @@ def attack(seed: int, path: Path) -> Row:
     try:
         for trial in range(TRIALS):
             simple(server, archive)
-            harm = _harmed(draw, server, archive, path)
+            harm = _damage(draw, server, archive, path)
             words = f"seed {seed} trial {trial} ({harm})"
             try:
                 with mock.patch.dict(os.environ, settings):
@@ -68,17 +68,17 @@ def attack(seed: int, path: Path) -> Row:
     return row
 
 
-def _harmed(draw: random.Random, server: Server, archive: bytes, path: Path) -> str:
+def _damage(draw: random.Random, server: Server, archive: bytes, path: Path) -> str:
     """Change what the index says or sends."""
     file, page = "/files/toy-1.0.tar.gz", "/simple/toy/"
     secret = path / "toy-1.0.tar.gz"
     secret.write_bytes(archive)
     elsewhere = (secret.as_uri(), "ftp://x/", file, "http://[", "//", "\\\\")
     ways: dict[str, Callable[[], object]] = {
-        "another file": lambda: server.routes.update({file: mutated(archive, draw)}),
-        "another page": lambda: server.routes.update({page: mutated(bytes(server.routes[page]), draw)}),  # type: ignore[arg-type]
+        "another file": lambda: server.routes.update({file: mutate_bytes(archive, draw)}),
+        "another page": lambda: server.routes.update({page: mutate_bytes(bytes(server.routes[page]), draw)}),  # type: ignore[arg-type]
         "a page of JSON": lambda: server.routes.update(
-            {page: mutated(b'{"files": [{"filename": "toy-1.0.tar.gz", "url": "../../files/toy-1.0.tar.gz"}]}', draw)}
+            {page: mutate_bytes(b'{"files": [{"filename": "toy-1.0.tar.gz", "url": "../../files/toy-1.0.tar.gz"}]}', draw)}
         ),
         "random page": lambda: server.routes.update({page: draw.randbytes(draw.randrange(5000))}),
         "a redirect": lambda: server.routes.update({file: _redirect(draw.choice(elsewhere))}),

@@ -13,8 +13,8 @@ from PIL import Image
 from torch import nn
 
 import bilrp
-from attack.budget import measured
-from attack.mutate import mutated
+from attack.budget import measure_cost
+from attack.mutate import mutate_bytes
 from attack.table import Row
 from bilrp import collection
 from bilrp.collection import file_checksums, integrity, tables
@@ -67,7 +67,7 @@ def attack(seed: int, folder: Path) -> Row:
         what = _damage(draw, path, [*names, file_checksums.FILENAME])
         words = f"seed {seed} trial {trial}: {what}"
         harmless = _is_harmless(path, full, names)
-        with measured() as cost:
+        with measure_cost() as cost:
             _try(row, path, truth, words, harmless=harmless)
         if cost.over:
             row.failed("over budget", f"{words}: {cost}")
@@ -83,7 +83,7 @@ def _damage(draw: random.Random, path: Path, names: list[str]) -> str:
         at = draw.randrange(len(data))
         file.write_bytes(data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :])
     elif way == "mutate":
-        changed = mutated(data, draw)
+        changed = mutate_bytes(data, draw)
         file.write_bytes(changed if changed != data else data + b"\0")
     elif way == "cut":
         file.write_bytes(data[: draw.randrange(len(data))])

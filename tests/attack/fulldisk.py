@@ -41,16 +41,16 @@ def writers(folder: Path) -> dict[str, tuple[Path, Callable[[], object]]]:
                 assert "used from memory" in str(raised[0].message)
                 raise BilrpError("said, and used from memory")
 
-    def drawn(path: Path) -> object:
+    def draw_figure(path: Path) -> object:
         return figure.write(result, path)
 
     return {
         "result .npz": (folder / "why.npz", partial(result.save, folder / "why.npz")),
         "result .safetensors": (folder / "why.safetensors", partial(result.save, folder / "why.safetensors")),
         "page": (folder / "why.html", partial(write_page, result, folder / "why.html")),
-        "picture .png": (folder / "why.png", partial(drawn, folder / "why.png")),
-        "picture .svg": (folder / "why.svg", partial(drawn, folder / "why.svg")),
-        "picture .pdf": (folder / "why.pdf", partial(drawn, folder / "why.pdf")),
+        "picture .png": (folder / "why.png", partial(draw_figure, folder / "why.png")),
+        "picture .svg": (folder / "why.svg", partial(draw_figure, folder / "why.svg")),
+        "picture .pdf": (folder / "why.pdf", partial(draw_figure, folder / "why.pdf")),
         "report": (folder / "report.md", partial(report.write, folder)),
         "cache": (entry, partial(cache.put, "features", "ab12", {"x": torch.rand(5000)})),
         "weights": (folder / "w.bin", weights),
@@ -61,7 +61,7 @@ def attack(seed: int, location: Path) -> Row:
     draw, row = random.Random(seed), Row("full disk")
     small = location / "small"
     small.mkdir()
-    mounted = _mounted(small)
+    mounted = _mount(small)
     try:
         for trial in range(TRIALS):
             on_tmpfs = mounted and trial % 2 == 0
@@ -71,7 +71,7 @@ def attack(seed: int, location: Path) -> Row:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(OLD)
             limit = int(10 ** draw.uniform(0, 5))
-            outcome = _tried(write, limit, small if on_tmpfs else None)
+            outcome = _try_write(write, limit, small if on_tmpfs else None)
             words = f"seed {seed} trial {trial} ({name}, {limit} bytes{', tmpfs' if on_tmpfs else ''})"
             left = [each.name for each in folder.rglob("*") if files.is_partial(each)]
             stored = path.read_bytes() if path.exists() else b""
@@ -88,7 +88,7 @@ def attack(seed: int, location: Path) -> Row:
             else:
                 row.right += outcome == "written"
                 row.refused += outcome == "refused"
-            _filled(small, 0)
+            _fill(small, 0)
     finally:
         if mounted:
             subprocess.run(["umount", str(small)], check=False)
@@ -96,7 +96,7 @@ def attack(seed: int, location: Path) -> Row:
     return row
 
 
-def _tried(write: Callable[[], object], limit: int, tmpfs: Path | None) -> str:
+def _try_write(write: Callable[[], object], limit: int, tmpfs: Path | None) -> str:
     """In a process of its own: with a limit for the size of a file, or on a file system that is full."""
     here, there = os.pipe()
     child = os.fork()
@@ -106,7 +106,7 @@ def _tried(write: Callable[[], object], limit: int, tmpfs: Path | None) -> str:
             if tmpfs is None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             else:
-                _filled(tmpfs, limit)
+                _fill(tmpfs, limit)
             try:
                 write()
                 outcome = "written"
@@ -124,7 +124,7 @@ def _tried(write: Callable[[], object], limit: int, tmpfs: Path | None) -> str:
     return outcome
 
 
-def _mounted(folder: Path) -> bool:
+def _mount(folder: Path) -> bool:
     command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
     try:
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -132,7 +132,7 @@ def _mounted(folder: Path) -> bool:
         return False
 
 
-def _filled(folder: Path, space: int) -> None:
+def _fill(folder: Path, space: int) -> None:
     """Fill the file system up to so many free bytes; 0: empty it again."""
     filler = folder / "filler"
     filler.unlink(missing_ok=True)

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from attack import cases
-from attack.budget import measured
-from attack.mutate import mutated, smallest
+from attack.budget import measure_cost
+from attack.mutate import mutate_bytes, smallest
 from attack.table import Failure, Row
 from bilrp.encoders import images
 from bilrp.errors import BilrpError
@@ -25,7 +25,7 @@ SIDE = 24
 def check(path: Path) -> Failure | bool:
     """Whether a file is read (True) or refused (False), or what went wrong."""
     read = None
-    with measured() as cost:
+    with measure_cost() as cost:
         try:
             read = images.read_with_view(path, size=16)
         except BilrpError as error:
@@ -46,7 +46,7 @@ def attack(seed: int, folder: Path) -> Row:
     for trial in range(TRIALS):
         name, full = draw.choice(files)
         suffix = f".{name.partition(' ')[0]}"
-        data = mutated(full, draw, [other for _, other in files])
+        data = mutate_bytes(full, draw, [other for _, other in files])
         path = folder / f"trial{suffix}"
         path.write_bytes(data)
         outcome = check(path)

@@ -30,7 +30,7 @@ def attack(seed: int, path: Path) -> Row:
     return row
 
 
-def killed(work: Callable[[], object], after: float) -> None:
+def run_and_kill(work: Callable[[], object], after: float) -> None:
     """Do the work in a process of its own, and kill it after so many seconds."""
     child = os.fork()
     if not child:
@@ -61,7 +61,7 @@ def _saving(draw: random.Random, row: Row, folder: Path, seed: int) -> None:
                 report.write(folder)
 
     for trial in range(SAVES):
-        killed(save, draw.uniform(0.0, 0.4))
+        run_and_kill(save, draw.uniform(0.0, 0.4))
         words = f"seed {seed} save {trial}"
         for name in ("why.npz", "why.safetensors"):
             path = folder / name
@@ -86,7 +86,7 @@ def _studying(draw: random.Random, row: Row, location: Path, seed: int) -> None:
     for trial in range(STUDIES):
         folder = location / f"{trial}"
         for _ in range(3):
-            killed(lambda folder=folder: caches.small_study(folder)(), draw.uniform(0.0, 0.5))
+            run_and_kill(lambda folder=folder: caches.small_study(folder)(), draw.uniform(0.0, 0.5))
         words = f"seed {seed} study {trial}"
         try:
             result = caches.small_study(folder)()

@@ -29,7 +29,7 @@ ODD = (
 HEAD = 160  # bytes at the start, where formats say what they are
 
 
-def mutated(data: bytes, draw: random.Random, others: Sequence[bytes] = ()) -> bytes:
+def mutate_bytes(data: bytes, draw: random.Random, others: Sequence[bytes] = ()) -> bytes:
     """One to six changes: flipped bits, odd numbers, cuts, copies, pieces of other files; a PNG's sums are put right."""
     buffer = bytearray(data)
     for _ in range(draw.choice((1, 1, 1, 2, 3, 6))):

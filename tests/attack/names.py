@@ -44,19 +44,19 @@ def attack(seed: int, path: Path) -> Row:
         name = f"{trial}" + os.fsdecode(joined.replace(b"/", b"\xe2\x88\x95")[:200]) + ".png"
         names.append(name)
         Image.effect_noise((32, 32), 90).convert("RGB").save(name, "PNG")
-        outcome = _explained(name, f"out{trial}")
+        outcome = _explain(name, f"out{trial}")
         if outcome:
             row.failed("foreign", f"seed {seed} {to_printable(name)}: {outcome}")
-    _reported(names, path)
+    _write_report(names, path)
     pages = [*(path / f"out{trial}.html" for trial in range(TRIALS)), path / "report" / "report.html"]
-    _opened([page for page in pages if page.exists()], row, seed)
+    _open_pages([page for page in pages if page.exists()], row, seed)
     markdown = (path / "report" / "report.md").read_text("utf-8")
     if any(word in markdown for word in ("<script", "<img", "<svg", "\x1b", "\u202e")):
         row.failed("executed", f"seed {seed}: report.md holds what a viewer would run")
     return row
 
 
-def _explained(name: str, out: str) -> str:
+def _explain(name: str, out: str) -> str:
     """`bilrp explain` with every kind of output; what is wrong with how it ended, or nothing."""
     outputs = [word for suffix in (".png", ".svg", ".pdf", ".html", ".npz") for word in ("-o", out + suffix)]
     stream = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict")
@@ -81,13 +81,13 @@ def _explained(name: str, out: str) -> str:
     return ""
 
 
-def _reported(names: list[str], path: Path) -> None:
+def _write_report(names: list[str], path: Path) -> None:
     table = Table(("file", "reason"), [(name, 1.0) for name in names], caption=names[0])
     sections = [Section(name, [Paragraph(name), table]) for name in names]
     Report(names[0], names[-1], sections, results={"skipped": names}).write(path / "report")
 
 
-def _opened(pages: list[Path], row: Row, seed: int) -> None:
+def _open_pages(pages: list[Path], row: Row, seed: int) -> None:
     """Every page in a browser: no script of a name ran, no dialog came, nothing was asked of a network."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 from PIL import Image
 
 from app.server_helpers import run_server, tiny_encoder
-from attack.budget import measured
+from attack.budget import measure_cost
 from attack.table import Row
 from bilrp import collection
 from bilrp.app import server
@@ -66,7 +66,7 @@ def attack(seed: int, path: Path) -> Row:
     pictures[0].save(buffer, "PNG")
     with (
         run_server(partial(server.make_collection_app, reopened, add=True), writable=True) as address,
-        measured() as cost,
+        measure_cost() as cost,
     ):
         client = Client(address)
         trials = (_redirect, _without_token, _upload, _slow)

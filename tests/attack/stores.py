@@ -11,8 +11,8 @@ import torch
 
 import bilrp
 from attack import cases
-from attack.budget import measured
-from attack.mutate import mutated, smallest
+from attack.budget import measure_cost
+from attack.mutate import mutate_bytes, smallest
 from attack.table import Failure, Row
 from bilrp import Decomposition, Explanation
 from bilrp.errors import BilrpError
@@ -68,7 +68,7 @@ def same(actual: object, truth: object) -> bool:
 def check(path: Path, truth: Explanation | Decomposition | None) -> Failure | bool:
     """True: as it was saved; False: one line."""
     load = Decomposition.load if isinstance(truth, Decomposition) else Explanation.load
-    with measured() as cost:
+    with measure_cost() as cost:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of earlier versions' files without a checksum
@@ -96,13 +96,13 @@ def attack(seed: int, folder: Path) -> Row:
                 full.append((truth, suffix, truth.save(folder / f"whole{suffix}").read_bytes()))
     for trial in range(TRIALS):
         truth, suffix, data = draw.choice(full)
-        path, broken = folder / f"trial{suffix}", mutated(data, draw, [other for _, _, other in full])
+        path, broken = folder / f"trial{suffix}", mutate_bytes(data, draw, [other for _, _, other in full])
         path.write_bytes(broken)
         outcome = check(path, truth)
         saved_case = _shrunk(path, broken, truth, outcome) if isinstance(outcome, Failure) else ""
         _count(row, outcome, f"seed {seed} trial {trial}", saved_case)
     for trial in range(FORGERIES):
-        what, path = _forged(draw, explanation(draw.choice(("dot", "squared_distance"))), folder)
+        what, path = _forge(draw, explanation(draw.choice(("dot", "squared_distance"))), folder)
         outcome = check(path, None)
         if outcome is True:
             outcome = Failure("wrong", f"a forged {what} was believed")
@@ -131,7 +131,7 @@ def _shrunk(path: Path, data: bytes, truth: Explanation | Decomposition, outcome
     return cases.keep("results", smallest(data, fails, tries=200), path.suffix)
 
 
-def _forged(draw: random.Random, original: Explanation, path: Path) -> tuple[str, Path]:
+def _forge(draw: random.Random, original: Explanation, path: Path) -> tuple[str, Path]:
     """A file with a right checksum over something that cannot be."""
     tensors, words = serialize_explanation(original)
     name = draw.choice(

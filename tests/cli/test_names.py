@@ -28,7 +28,7 @@ def net():
 """
 
 
-def called(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+def run_command(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     monkeypatch.setattr(sys, "argv", ["bilrp", *words])
     monkeypatch.setattr("warnings.showwarning", None)  # put back afterwards
     try:
@@ -53,7 +53,7 @@ def test_explain_shows_a_name_and_does_not_obey_it(workdir, monkeypatch, capfdbi
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)).save(path)
     outputs = [f"out{suffix}" for suffix in (".png", ".svg", ".pdf", ".html", ".npz")]
     options = [word for output in outputs for word in ("-o", output)]
-    assert called(monkeypatch, "explain", path, path, "-e", "named_net:net", *options) == 0
+    assert run_command(monkeypatch, "explain", path, path, "-e", "named_net:net", *options) == 0
     output, errors = capfdbinary.readouterr()
     assert all(Path(output).stat().st_size for output in outputs)
     shown = output + errors
@@ -66,10 +66,10 @@ def test_explain_shows_a_name_and_does_not_obey_it(workdir, monkeypatch, capfdbi
 def test_json_and_errors_hold_such_names_too(workdir, monkeypatch, capfdbinary):
     path = os.fsdecode(b"\xff\x1b[2J.png")
     Image.new("RGB", (32, 32), "red").save(path)
-    assert called(monkeypatch, "explain", path, path, "-e", "named_net:net", "--json") == 0
+    assert run_command(monkeypatch, "explain", path, path, "-e", "named_net:net", "--json") == 0
     output = capfdbinary.readouterr()[0]
     assert json.loads(output)["a"] == path and b"\x1b" not in output
-    assert called(monkeypatch, "explain", path + "\n", path, "-e", "named_net:net") == 2
+    assert run_command(monkeypatch, "explain", path + "\n", path, "-e", "named_net:net") == 2
     output, errors = capfdbinary.readouterr()
     assert errors.count(b"\n") == 1 and b"\x1b" not in errors and b"\\xff\\x1b[2J.png\\x0a" in errors
 

@@ -23,14 +23,14 @@ lance = pytest.importorskip("lance", reason="collections need bilrp[collection]"
 CLOSE = 0.01  # of a recall: of items that are equally near by a byte a coordinate, either may be proposed
 
 
-def clustered(count: int = 5000, width: int = 24) -> np.ndarray:
+def make_clusters(count: int = 5000, width: int = 24) -> np.ndarray:
     rng = np.random.default_rng(0)
     middles = rng.standard_normal((40, width))
     neighbours = middles[rng.integers(0, 40, count)] + 0.6 * rng.standard_normal((count, width))
     return (neighbours * rng.uniform(0.5, 2, (count, 1))).astype(np.float32)
 
 
-def _unindexed(dataset: Any) -> int:
+def _count_unindexed(dataset: Any) -> int:
     known = {number for i in dataset.describe_indices() for s in i.segments for number in s.fragment_ids}
     return len({fragment.fragment_id for fragment in dataset.get_fragments()} - known)
 
@@ -44,7 +44,7 @@ def truth(embeddings: np.ndarray, vector: np.ndarray, similarity: str) -> np.nda
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 def test_it_finds_what_it_says_with_true_scores(tmp_path: Path, similarity: str) -> None:
     """Whatever its partitions are: what it proposes is scored exactly, and what it says it finds is found again."""
-    embeddings, path = clustered(), tmp_path / "x.lance"
+    embeddings, path = make_clusters(), tmp_path / "x.lance"
     result = write_items(path, embeddings)
     index = result.index(similarity)
     if (
@@ -89,7 +89,7 @@ def again(result: ItemsTable, index: approximate_index.ApproximateIndex) -> floa
 
 
 def test_an_index_that_finds_too_few_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embeddings, path = clustered(300), tmp_path / "x.lance"
+    embeddings, path = make_clusters(300), tmp_path / "x.lance"
     monkeypatch.setattr(approximate_index, "MIN_RECALL", 1.1)
     why = write_items(path, embeddings).index_or_reason("cosine")
     assert isinstance(why, str) and "the index finds only" in why
@@ -101,7 +101,7 @@ def test_an_index_that_finds_too_few_is_not_used(tmp_path: Path, monkeypatch: py
 def test_it_is_measured_again_when_the_table_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embeddings, path, measured = clustered(600), tmp_path / "x.lance", []
+    embeddings, path, measured = make_clusters(600), tmp_path / "x.lance", []
     work = approximate_index.measure_recall
     monkeypatch.setattr(
         approximate_index, "measure_recall", lambda *given: measured.append(1) or work(*given)
@@ -142,7 +142,7 @@ def test_where_nothing_can_be_written_the_search_is_exact(
 
 
 def test_two_that_make_it_at_once_both_have_it(tmp_path: Path) -> None:
-    embeddings, path = clustered(1200), tmp_path / "x.lance"
+    embeddings, path = make_clusters(1200), tmp_path / "x.lance"
     write_items(path, embeddings)
     several = [open_items_on_disk(path) for _ in range(4)]
     with ThreadPoolExecutor(len(several)) as pool:
@@ -155,7 +155,7 @@ def test_two_that_make_it_at_once_both_have_it(tmp_path: Path) -> None:
 def test_what_came_later_is_found_and_what_went_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embeddings, path = clustered(2000), tmp_path / "x.lance"
+    embeddings, path = make_clusters(2000), tmp_path / "x.lance"
     vector = 3 * embeddings[0]
     write_items(path, embeddings).index("cosine")
     late = (
@@ -178,7 +178,7 @@ def test_what_came_later_is_found_and_what_went_is_not(
     monkeypatch.setattr(tables, "MIN_FRAGMENTS_TO_COMPACT", 2)
     tables.compact(str(path))  # fragments are merged, and the index takes in what is new
     dataset = tables.open_table(str(path), tables.ITEMS_TABLE)
-    assert dataset is not None and _unindexed(dataset) == 0
+    assert dataset is not None and _count_unindexed(dataset) == 0
     assert answer() == expected
 
 
@@ -195,17 +195,17 @@ def test_search_says_its_recall_for_what_it_was_measured_for(
     dataset.update_config({approximate_index.CONFIG_KEY: json.dumps(message | {"recall": 0.9725})})
     assert collection.open(path, tiny_encoder()).recall("cosine") == 0.9725
 
-    def asked(*more: str) -> str:
+    def run_search(*more: str) -> str:
         app(["search", str(path), "3", "--similarity", "cosine", *more], standalone_mode=False)
         return capsys.readouterr().out
 
-    assert "approximately: finds 97% of an item's 10 nearest" in asked("-k", "2", "--approximate")
+    assert "approximately: finds 97% of an item's 10 nearest" in run_search("-k", "2", "--approximate")
     monkeypatch.setattr(registry, "load_stored", lambda *_, **__: tiny_encoder())
     monkeypatch.setattr(registry, "is_known", lambda *_: True)
     for more in (["-k", "11"], ["-k", "2", "--part", "0,0,30,30"]):
-        text = asked(*more, "--approximate")
+        text = run_search(*more, "--approximate")
         assert "recall is 97% measured for whole items, k = 10, and may be less here" in text
-        answer = json.loads(asked(*more, "--approximate", "--json"))
+        answer = json.loads(run_search(*more, "--approximate", "--json"))
         assert answer["recall"] is None and answer["measured"]["recall"] == 0.9725
-    assert json.loads(asked("-k", "2", "--json", "--approximate"))["recall"] == 0.9725
-    assert json.loads(asked("-k", "2", "--json"))["recall"] == 1.0
+    assert json.loads(run_search("-k", "2", "--json", "--approximate"))["recall"] == 0.9725
+    assert json.loads(run_search("-k", "2", "--json"))["recall"] == 1.0

@@ -24,7 +24,7 @@ def of_any_size(width: int = 16) -> np.ndarray:
     return np.concatenate([*(size * some for size in SIZES), np.zeros((1, width))]).astype(np.float32)
 
 
-def scored(embeddings: np.ndarray, vector: np.ndarray) -> np.ndarray:
+def compute_cosines(embeddings: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """As `bilrp.explain` scores each pair; it has no cosine for zero, and the least one can say of it is 0."""
     cosine, requested = similarity.cosine(), torch.from_numpy(vector)
     return np.array([cosine.score(requested, torch.from_numpy(e)) if e.any() else 0.0 for e in embeddings])
@@ -42,7 +42,7 @@ def test_neighbours_by_cosine_whatever_their_size(
     result.max_resident_bytes = most
     for requested in (3, 44, 85, 126, 167, 208, len(embeddings) - 1):
         truth = (
-            scored(embeddings, embeddings[requested])
+            compute_cosines(embeddings, embeddings[requested])
             if embeddings[requested].any()
             else np.zeros(len(embeddings))
         )

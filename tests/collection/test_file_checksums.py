@@ -36,7 +36,7 @@ def mine(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "mine.lance")
 
 
-def listed(path: Path, pattern: str) -> list[Path]:
+def list_files(path: Path, pattern: str) -> list[Path]:
     return sorted(path.glob(pattern))
 
 
@@ -55,7 +55,7 @@ def place_of(file: Path, row: np.ndarray) -> int:
 
 def test_an_embedding_that_was_changed_is_refused(mine: Path) -> None:
     truth = collection.open(mine, tiny_encoder()).embeddings
-    (file,) = listed(mine, "items.lance/data/*.lance")
+    (file,) = list_files(mine, "items.lance/data/*.lance")
     change(file, place_of(file, truth[5]) + 3)
     silent = tables.open_table(str(mine), tables.ITEMS_TABLE)
     changed = np.concatenate(list(tables.iter_embedding_blocks(silent, truth.shape[1])))
@@ -68,7 +68,7 @@ def test_an_embedding_that_was_changed_is_refused(mine: Path) -> None:
 
 def test_parts_that_were_changed_are_refused(mine: Path) -> None:
     before = collection.open(mine, tiny_encoder()).decomposition(0).parts
-    file = listed(mine, "parts.lance/data/*.lance")[0]
+    file = list_files(mine, "parts.lance/data/*.lance")[0]
     change(file, 200)
     indexed = collection.open(mine, tiny_encoder())
     assert len(indexed.nearest(0, 3)) == 3, "items are whole"
@@ -95,13 +95,13 @@ DAMAGES = {
 def test_every_damage_is_one_line_of_check(mine: Path, kind: str) -> None:
     assert integrity.check(str(mine)) == []
     pattern, damage = DAMAGES[kind]
-    damage(listed(mine, pattern)[0])  # versions are counted down: the first is the latest
+    damage(list_files(mine, pattern)[0])  # versions are counted down: the first is the latest
     result = [str(each) for each in integrity.check(str(mine))]
     assert result and all("\n" not in line for line in result), result
 
 
 def test_two_files_that_changed_places_are_noticed(mine: Path) -> None:
-    first, second = listed(mine, "parts.lance/data/*.lance")
+    first, second = list_files(mine, "parts.lance/data/*.lance")
     data = first.read_bytes(), second.read_bytes()
     first.write_bytes(data[1])
     second.write_bytes(data[0])
@@ -114,7 +114,7 @@ def test_what_check_says_repairs_it(
     """Damaged items and parts are dropped, indexed again, and are what they were."""
     truth = collection.open(made, tiny_encoder())
     for pattern in ("items.lance/data/*.lance", "parts.lance/data/*.lance"):
-        change(listed(mine, pattern)[0], 500)
+        change(list_files(mine, pattern)[0], 500)
     code, out, _ = bilrp_command("check", mine)
     lines = out.splitlines()
     assert code == 2 and [line.startswith("damaged: ") for line in lines] == [True, True, False]
@@ -130,7 +130,7 @@ def test_what_check_says_repairs_it(
 
 def test_a_large_table_is_compared_by_sizes_on_opening(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_checksums, "MAX_VERIFIED_BYTES", 0)
-    (file,) = listed(mine, "items.lance/data/*.lance")
+    (file,) = list_files(mine, "items.lance/data/*.lance")
     change(file, 100)
     collection.open(mine, tiny_encoder())
     assert len(integrity.check(str(mine))) == 1
@@ -148,7 +148,7 @@ def test_a_collection_of_an_earlier_version_opens_and_gets_its_checksums(mine: P
 
 
 def test_removed_parts_are_made_and_recorded_again(mine: Path) -> None:
-    change(listed(mine, "parts.lance/_versions/*.manifest")[0], 40)
+    change(list_files(mine, "parts.lance/_versions/*.manifest")[0], 40)
     (damage,) = integrity.check(str(mine))
     assert "remove parts.lance" in str(damage)
     shutil.rmtree(mine / "parts.lance")
@@ -159,7 +159,7 @@ def test_removed_parts_are_made_and_recorded_again(mine: Path) -> None:
 
 
 def test_a_pipe_among_the_files_does_not_block(mine: Path) -> None:
-    (file,) = listed(mine, "items.lance/data/*.lance")
+    (file,) = list_files(mine, "items.lance/data/*.lance")
     file.unlink()
     os.mkfifo(file)
     for ask in (lambda: collection.open(mine, tiny_encoder()), lambda: integrity.check(str(mine))):

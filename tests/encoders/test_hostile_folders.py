@@ -50,7 +50,7 @@ print(json.dumps(said))
 """
 
 
-def changed(folder: Path, **values: Any) -> Path:
+def change_config(folder: Path, **values: Any) -> Path:
     """The same folder with other numbers or words in its config.json."""
     config = json.loads((folder / "config.json").read_text())
     write_json(folder / "config.json", config | values)
@@ -63,11 +63,11 @@ def test_a_config_that_declares_more_than_its_weights_takes_no_memory(tmp_path: 
     small = bert.save(tmp_path / "small", dtype=torch.float32)
     many = WIDE * WIDE
     folders = [
-        changed(bert.save(tmp_path / "inner"), intermediate_size=many // 16),
-        changed(bert.save(tmp_path / "words"), vocab_size=many // 16),
-        changed(bert.save(tmp_path / "positions"), max_position_embeddings=many // 16),
-        changed(bert.save(tmp_path / "pooler"), hidden_size=WIDE, num_hidden_layers=0, vocab_size=100),
-        changed(picture.save(tmp_path / "vision"), hidden_sizes=[WIDE] * 2),
+        change_config(bert.save(tmp_path / "inner"), intermediate_size=many // 16),
+        change_config(bert.save(tmp_path / "words"), vocab_size=many // 16),
+        change_config(bert.save(tmp_path / "positions"), max_position_embeddings=many // 16),
+        change_config(bert.save(tmp_path / "pooler"), hidden_size=WIDE, num_hidden_layers=0, vocab_size=100),
+        change_config(picture.save(tmp_path / "vision"), hidden_sizes=[WIDE] * 2),
     ]
     mean = {"pooling_mode_mean_tokens": True}
     dense = sentence_transformers(bert.save(tmp_path / "dense"), pooling=mean, dense=(16, 8, "torch.nn.Tanh"))
@@ -114,7 +114,7 @@ def test_a_header_counts_as_far_as_its_file_has_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("values", REMOTE, ids=lambda values: next(iter(values)))
 def test_a_name_that_leads_to_remote_code_is_refused(tmp_path: Path, values: dict[str, Any]) -> None:
-    text = changed(ARCHITECTURES[0].save(tmp_path / "text", dtype=torch.float32), **values)
+    text = change_config(ARCHITECTURES[0].save(tmp_path / "text", dtype=torch.float32), **values)
     with pytest.raises(InputError, match=r"never run|not supported") as refused:
         sentence(text)
     assert "\n" not in str(refused.value)
@@ -125,12 +125,12 @@ def test_every_kind_of_folder_is_looked_through(tmp_path: Path, place: str) -> N
     if place == "vision":
         picture = next(each for each in PICTURES if each.name == "vit").save(tmp_path / place)
         with pytest.raises(InputError, match="never run"):
-            vision(changed(picture, attn_implementation="owner/repo"))
+            vision(change_config(picture, attn_implementation="owner/repo"))
         return
     pair = PAIRS[0].save(tmp_path / place)
     text = json.loads((pair / "config.json").read_text())["text_config"]
     with pytest.raises(InputError, match="never run"):
-        clip(changed(pair, text_config=text | {"_attn_implementation": "owner/repo"}))
+        clip(change_config(pair, text_config=text | {"_attn_implementation": "owner/repo"}))
 
 
 def test_harmless_names_still_load(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_harmless_names_still_load(tmp_path: Path) -> None:
         "auto_map": {},
         "kernel_size": [3, 3],
     }
-    assert sentence(changed(folder, **values, _name_or_path="owner/repo")).name.startswith("sentence:")
+    assert sentence(change_config(folder, **values, _name_or_path="owner/repo")).name.startswith("sentence:")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors.index.json", "odd"])

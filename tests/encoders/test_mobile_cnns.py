@@ -28,7 +28,7 @@ BOTH = pytest.mark.parametrize(
 )
 
 
-def published(design: Architecture) -> tuple[MobileCNN, dict[str, Tensor]]:
+def make_published(design: Architecture) -> tuple[MobileCNN, dict[str, Tensor]]:
     """A random network, and its weights as a state dict under the published names."""
     torch.manual_seed(0)
     network = randomize_weights(MobileCNN(design), lambda net: net.train()(torch.randn(4, 3, 64, 64)))
@@ -43,7 +43,7 @@ def published(design: Architecture) -> tuple[MobileCNN, dict[str, Tensor]]:
 
 @BOTH
 def test_weights_find_their_places(maker, design: Architecture, tmp_path: Path) -> None:
-    network, stored = published(design)
+    network, stored = make_published(design)
     torch.save(stored, tmp_path / "weights.pth")
     encoder = maker(weights=tmp_path / "weights.pth", size=64)
     x = torch.randn(1, 3, 64, 64)
@@ -64,7 +64,7 @@ def test_weights_find_their_places(maker, design: Architecture, tmp_path: Path) 
 
 @BOTH
 def test_other_weights_are_refused(maker, design: Architecture, tmp_path: Path) -> None:
-    _, stored = published(design)
+    _, stored = make_published(design)
     first = next(iter(design.layer_names()))[0]
     torch.save({name: t for name, t in stored.items() if not name.startswith(first)}, tmp_path / "less.pth")
     (tmp_path / "text.pth").write_text("no weights")

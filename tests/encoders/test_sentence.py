@@ -389,7 +389,7 @@ def test_regions_can_be_asked_for_with_each_explanation(bert: Path) -> None:
         bilrp.decompose(encoder, text, regions="letters")
 
 
-def copied(folder: Path, to: Path, *, without: str = "") -> Path:
+def copy_folder(folder: Path, to: Path, *, without: str = "") -> Path:
     to.mkdir(exist_ok=True)
     for file in folder.iterdir():
         if file.name != without:
@@ -405,54 +405,57 @@ class Harmful:
 def bad_folders(bert: Path, at: Path) -> dict[str, tuple[Path, str]]:
     config = json.loads((bert / "config.json").read_text())
 
-    def changed(name: str, **changes: Any) -> Path:
-        folder = copied(bert, at / name)
+    def change_config(name: str, **changes: Any) -> Path:
+        folder = copy_folder(bert, at / name)
         write_json(folder / "config.json", {**config, **changes})
         return folder
 
     def module(name: str, kind: str, path: str = "") -> Path:
-        folder = copied(bert, at / name)
+        folder = copy_folder(bert, at / name)
         write_json(folder / "modules.json", [{"idx": 0, "name": "0", "path": path, "type": kind}])
         return folder
 
-    no_json = copied(bert, at / "no_json")
+    no_json = copy_folder(bert, at / "no_json")
     (no_json / "config.json").write_text("{")
-    no_words = copied(bert, at / "no_words", without="tokenizer.json")
+    no_words = copy_folder(bert, at / "no_words", without="tokenizer.json")
     (no_words / "tokenizer_config.json").unlink()
-    torn = copied(bert, at / "torn")
+    torn = copy_folder(bert, at / "torn")
     (torn / "model.safetensors").write_bytes((bert / "model.safetensors").read_bytes()[:5000])
-    pickled = copied(bert, at / "pickled", without="model.safetensors")
+    pickled = copy_folder(bert, at / "pickled", without="model.safetensors")
     (pickled / "pytorch_model.bin").write_bytes(pickle.dumps({"x": Harmful()}))
-    zipped = copied(bert, at / "zipped", without="model.safetensors")
+    zipped = copy_folder(bert, at / "zipped", without="model.safetensors")
     torch.save({"x": Harmful()}, zipped / "pytorch_model.bin")
-    adapter = copied(bert, at / "adapter")
+    adapter = copy_folder(bert, at / "adapter")
     write_json(adapter / "adapter_config.json", {})
     dense = sentence_transformers(
-        copied(bert, at / "dense"), pooling={"pooling_mode": "mean"}, dense=(16, 4, "os.system")
+        copy_folder(bert, at / "dense"), pooling={"pooling_mode": "mean"}, dense=(16, 4, "os.system")
     )
-    head = sentence_transformers(copied(bert, at / "head"), pooling={"pooling_mode": "median"})
-    partial = copied(bert, at / "partial")
+    head = sentence_transformers(copy_folder(bert, at / "head"), pooling={"pooling_mode": "median"})
+    partial = copy_folder(bert, at / "partial")
     weights = load_file(bert / "model.safetensors")
     weights.pop("encoder.layer.1.output.dense.weight")
     save_file(weights, partial / "model.safetensors", {"format": "pt"})
     return {
         "nothing": (at / "nothing", "no such folder"),
         "file": (bert / "config.json", "no such folder"),
-        "no config": (copied(bert, at / "no_config", without="config.json"), "no config.json"),
-        "no weights": (copied(bert, at / "no_weights", without="model.safetensors"), "no weights"),
+        "no config": (copy_folder(bert, at / "no_config", without="config.json"), "no config.json"),
+        "no weights": (copy_folder(bert, at / "no_weights", without="model.safetensors"), "no weights"),
         "no tokenizer": (
-            copied(bert, at / "no_tokenizer", without="tokenizer.json"),
+            copy_folder(bert, at / "no_tokenizer", without="tokenizer.json"),
             "cannot be loaded|no character offsets",
         ),
         "no words": (no_words, "has no tokenizer"),
         "no json": (no_json, "cannot be read as JSON"),
-        "no type": (changed("no_type", model_type=None), "has no model_type"),
-        "unknown": (changed("unknown", model_type="nonesuch"), "does not know the architecture 'nonesuch'"),
+        "no type": (change_config("no_type", model_type=None), "has no model_type"),
+        "unknown": (
+            change_config("unknown", model_type="nonesuch"),
+            "does not know the architecture 'nonesuch'",
+        ),
         "code": (
-            changed("code", auto_map={"AutoModel": "modeling_evil.Evil"}),
+            change_config("code", auto_map={"AutoModel": "modeling_evil.Evil"}),
             "code from a model folder is never run",
         ),
-        "sizes": (changed("sizes", hidden_size=32), "cannot be loaded"),
+        "sizes": (change_config("sizes", hidden_size=32), "cannot be loaded"),
         "torn": (torn, "cannot be loaded"),
         "pickle": (pickled, "cannot be loaded"),
         "zip": (zipped, "cannot be loaded"),
@@ -480,7 +483,7 @@ def test_bad_folders_are_one_clear_line(bert: Path, tmp_path: Path, monkeypatch:
 
 
 def test_restricted_pickles_of_plain_tensors_are_read(bert: Path, tmp_path: Path) -> None:
-    folder = copied(bert, tmp_path / "pickled", without="model.safetensors")
+    folder = copy_folder(bert, tmp_path / "pickled", without="model.safetensors")
     torch.save(load_file(bert / "model.safetensors"), folder / "pytorch_model.bin")
     torch.testing.assert_close(embedding(load(folder), TEXTS[0]), embedding(load(bert), TEXTS[0]))
 

@@ -48,8 +48,8 @@ def test_parts_are_the_references(layer, size, count, tensors):
     for x, side in zip(inputs, (explanation.a, explanation.b), strict=True):
         R, values = reference.relevance(x, tensors, layer, index)
         assert error(side.embedding[index], values) < 1e-4
-        assert error(side.parts[:, index], reference.pooled(R).T) < 1e-4
-        sides.append(reference.pooled(R))
+        assert error(side.parts[:, index], reference.pool_relevance(R).T) < 1e-4
+        sides.append(reference.pool_relevance(R))
     partial = explanation.a.parts[:, index] @ explanation.b.parts[:, index].T
     assert error(partial, sides[0].T @ sides[1]) < 1e-4
 
@@ -61,7 +61,7 @@ def test_relevance_over_every_coordinate(layer, size, tensors):
     inputs = stereo(size)
     explanation = bilrp.explain(vgg16(layer, weights=tensors), *inputs, similarity="dot")
     index = active(inputs, tensors, layer)
-    left, right = (reference.pooled(reference.relevance(x, tensors, layer, index)[0]) for x in inputs)
+    left, right = (reference.pool_relevance(reference.relevance(x, tensors, layer, index)[0]) for x in inputs)
     assert error(explanation.relevance, left.T @ right) < 1e-4
 
 
@@ -70,7 +70,7 @@ def test_the_check_would_notice_zero_based_layers(tensors):
     """The authors' indices are one off: the first convolution of blocks 3 to 5 gets its neighbour's γ."""
     (x, _) = stereo(32)
     index = active([x, x], tensors, 17)[::500]
-    right = reference.pooled(reference.relevance(x, tensors, 17, index)[0])
+    right = reference.pool_relevance(reference.relevance(x, tensors, 17, index)[0])
     shifted = lambda layer: reference.paper_gamma(layer - 1)  # noqa: E731
-    wrong = reference.pooled(reference.relevance(x, tensors, 17, index, gamma=shifted)[0])
+    wrong = reference.pool_relevance(reference.relevance(x, tensors, 17, index, gamma=shifted)[0])
     assert error(wrong, right) > 1e-2

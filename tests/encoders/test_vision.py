@@ -164,7 +164,7 @@ def test_another_pooling_is_another_encoder(vit: Path) -> None:
         vision(vit, pooling=cast(Any, "middle"))
 
 
-def refused(folder: Path) -> str:
+def read_refusal(folder: Path) -> str:
     with pytest.raises(InputError) as result:
         vision(folder)
     message = str(result.value)
@@ -177,10 +177,10 @@ def change(path: Path, **said: Any) -> None:
 
 
 def test_bad_folders_cost_one_line(copied: Path, tmp_path: Path) -> None:
-    assert "no such folder" in refused(tmp_path / "nowhere")
+    assert "no such folder" in read_refusal(tmp_path / "nowhere")
     prepared = (copied / "preprocessor_config.json").read_text()
     (copied / "preprocessor_config.json").unlink()
-    assert "has no preprocessor_config.json" in refused(copied)
+    assert "has no preprocessor_config.json" in read_refusal(copied)
     for damaged in (
         "[1]",
         "{",
@@ -188,35 +188,35 @@ def test_bad_folders_cost_one_line(copied: Path, tmp_path: Path) -> None:
         '{"image_processor_type": "ViTImageProcessor", "size": "big"}',
     ):
         (copied / "preprocessor_config.json").write_text(damaged)
-        refused(copied)
+        read_refusal(copied)
     (copied / "preprocessor_config.json").write_text(prepared)
     change(copied / "preprocessor_config.json", size={"height": 10**9, "width": 10**9})
-    assert "too large" in refused(copied)
+    assert "too large" in read_refusal(copied)
     change(copied / "preprocessor_config.json", size={"height": SIDE, "width": SIDE}, image_std=[0, 0, 0])
-    refused(copied)
+    read_refusal(copied)
     (copied / "preprocessor_config.json").write_text(prepared)
     weights = (copied / "model.safetensors").read_bytes()
     (copied / "model.safetensors").write_bytes(weights[:100])
-    assert "cannot be loaded" in refused(copied)
+    assert "cannot be loaded" in read_refusal(copied)
     (copied / "model.safetensors").unlink()
-    assert "has no weights" in refused(copied)
+    assert "has no weights" in read_refusal(copied)
     (copied / "config.json").unlink()
-    assert "has no config.json" in refused(copied)
+    assert "has no config.json" in read_refusal(copied)
 
 
 def test_unknown_architectures_and_code_are_refused(copied: Path) -> None:
     change(copied / "config.json", model_type="nonesuch")
-    assert "does not know the architecture 'nonesuch'" in refused(copied)
+    assert "does not know the architecture 'nonesuch'" in read_refusal(copied)
     change(copied / "config.json", model_type="vit", auto_map={"AutoModel": "mine.Model"})
     (copied / "mine.py").write_text("raise SystemExit('code of a folder was run')")
-    assert "never run" in refused(copied)
+    assert "never run" in read_refusal(copied)
 
 
 def test_missing_weights_are_named(copied: Path) -> None:
     weights = load_file(copied / "model.safetensors")
     weights = {name: weight for name, weight in weights.items() if "layernorm_before" not in name}
     save_file(weights, copied / "model.safetensors", metadata={"format": "pt"})
-    assert "weights are missing" in refused(copied)
+    assert "weights are missing" in read_refusal(copied)
 
 
 class Harmful:
@@ -231,7 +231,7 @@ def test_a_pickle_is_read_only_as_plain_tensors(copied: Path) -> None:
     assert vision(copied).name == f"vision:{copied}"
     with (copied / "pytorch_model.bin").open("wb") as file:
         pickle.dump(Harmful(), file)
-    refused(copied)
+    read_refusal(copied)
 
 
 def test_a_text_model_is_not_an_image_encoder(copied: Path) -> None:
@@ -239,4 +239,4 @@ def test_a_text_model_is_not_an_image_encoder(copied: Path) -> None:
         hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, vocab_size=20
     )
     transformers.BertModel(config).save_pretrained(copied)
-    assert "not images" in refused(copied)
+    assert "not images" in read_refusal(copied)

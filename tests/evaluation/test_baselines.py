@@ -60,7 +60,7 @@ def pairs_hessian(model: nn.Module, a: Tensor, b: Tensor) -> Tensor:
     return cross.reshape(a.numel(), b.numel())
 
 
-def pooled(pairs: Tensor, left: regions.Regions, right: regions.Regions) -> Tensor:
+def pool_pairs(pairs: Tensor, left: regions.Regions, right: regions.Regions) -> Tensor:
     """Appendix E, as plain loops."""
     out = torch.zeros(left.count, right.count, dtype=pairs.dtype)
     for i, label in enumerate(left.labels.flatten().tolist()):
@@ -89,13 +89,13 @@ def case(request: pytest.FixtureRequest):
 def test_saliency(case) -> None:
     model, a, b, specs = case
     result = baselines.saliency(model, a, b, regions=specs)
-    expected = pooled(torch.outer(a.flatten(), b.flatten()).square(), specs[0](a), specs[1](b))
+    expected = pool_pairs(torch.outer(a.flatten(), b.flatten()).square(), specs[0](a), specs[1](b))
     assert torch.allclose(result.relevance, expected, atol=TOLERANCE, rtol=0)
 
 
 def test_curvature(case, monkeypatch: pytest.MonkeyPatch) -> None:
     model, a, b, specs = case
-    expected = pooled(pairs_hessian(model, a, b).square(), specs[0](a), specs[1](b))
+    expected = pool_pairs(pairs_hessian(model, a, b).square(), specs[0](a), specs[1](b))
     assert expected.abs().max() > 1e-4
     full = baselines.curvature(model, a, b, regions=specs)
     assert torch.allclose(full.relevance, expected, atol=TOLERANCE, rtol=0)
@@ -108,7 +108,7 @@ def test_curvature(case, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hessian_product(case) -> None:
     model, a, b, specs = case
     product = torch.outer(a.flatten(), b.flatten()) * pairs_hessian(model, a, b)
-    expected = pooled(product, specs[0](a), specs[1](b))
+    expected = pool_pairs(product, specs[0](a), specs[1](b))
     for mode in ("push", "pull"):
         result = baselines.hessian_product(model, a, b, regions=specs, mode=mode, similarity="dot")
         assert torch.allclose(result.relevance, expected, atol=TOLERANCE, rtol=0)

@@ -31,7 +31,7 @@ class Weighted(nn.Module):
         return x * self.scale
 
 
-def fixed(encoder, a, b, relevance: Tensor) -> Explanation:
+def with_relevance(encoder, a, b, relevance: Tensor) -> Explanation:
     """An explanation that says what we want it to say."""
     return replace(baselines.saliency(encoder, a, b, regions=regions.features()), relevance=relevance)
 
@@ -123,14 +123,17 @@ def test_conservation_is_perfect_without_biases_and_not_with_them(gamma):
 
 def test_negative_share_shows_cancellation(task):
     encoder, a, b, truth = task
-    assert evaluation.conservation(fixed(encoder, a, b, truth)).negative_share == 0
+    assert evaluation.conservation(with_relevance(encoder, a, b, truth)).negative_share == 0
     half = truth - torch.roll(truth, 1, dims=1)
-    assert evaluation.conservation(fixed(encoder, a, b, half)).negative_share == pytest.approx(0.5)
+    assert evaluation.conservation(with_relevance(encoder, a, b, half)).negative_share == pytest.approx(0.5)
 
 
 def test_conservation_of_the_truth_of_noise_and_of_the_reverse(task):
     encoder, a, b, truth = task
-    share = lambda relevance: evaluation.conservation(fixed(encoder, a, b, relevance)).unattributed_share  # noqa: E731
+
+    def share(relevance: Tensor) -> float:
+        return evaluation.conservation(with_relevance(encoder, a, b, relevance)).unattributed_share
+
     assert share(truth) == pytest.approx(0, abs=1e-6)
     assert share(torch.zeros(8, 8)) == pytest.approx(1)
     assert share(-truth) == pytest.approx(2)
@@ -149,12 +152,12 @@ def test_curves_of_the_truth_are_the_known_ones(task):
     weights = truth.diagonal().sort(descending=True).values
     gone = weights.cumsum(0) / weights.sum()
     falling = torch.cat([torch.ones(1), 1 - gone, torch.zeros(8)])
-    curve = evaluation.deletion(encoder, fixed(encoder, a, b, truth), a, b, steps=16)
+    curve = evaluation.deletion(encoder, with_relevance(encoder, a, b, truth), a, b, steps=16)
     torch.testing.assert_close(curve.relative_scores, falling, atol=1e-6, rtol=0)
     assert curve.area == pytest.approx(float(torch.trapezoid(falling, torch.linspace(0, 1, 17))))
     # It takes two additions to make one match.
     rising = torch.cat([torch.zeros(1), gone]).repeat_interleave(2)[:-1]
-    added = evaluation.insertion(encoder, fixed(encoder, a, b, truth), a, b, steps=16)
+    added = evaluation.insertion(encoder, with_relevance(encoder, a, b, truth), a, b, steps=16)
     torch.testing.assert_close(added.relative_scores, rising, atol=1e-6, rtol=0)
 
 
@@ -162,9 +165,11 @@ def test_truth_is_best_random_between_and_reversed_worst(task):
     encoder, a, b, truth = task
     generator = torch.Generator().manual_seed(0)
     for curve, sign in ((evaluation.deletion, 1), (evaluation.insertion, -1)):
-        best, worst = (sign * curve(encoder, fixed(encoder, a, b, r), a, b).area for r in (truth, -truth))
+        best, worst = (
+            sign * curve(encoder, with_relevance(encoder, a, b, r), a, b).area for r in (truth, -truth)
+        )
         orders = [torch.randn(8, 8, generator=generator) for _ in range(30)]
-        drawn = [sign * curve(encoder, fixed(encoder, a, b, r), a, b).area for r in orders]
+        drawn = [sign * curve(encoder, with_relevance(encoder, a, b, r), a, b).area for r in orders]
         assert best < min(drawn)
         assert worst > max(drawn)
 

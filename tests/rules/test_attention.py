@@ -23,12 +23,12 @@ X = torch.randn(1, 5, 6, generator=torch.Generator().manual_seed(3), dtype=torch
 TOKENS = bilrp.regions.tokens()
 
 
-def drawn(*shape: int, seed: int = 0) -> Tensor:
+def draw_tensor(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def other(x: Tensor) -> Tensor:
-    return drawn(*x.shape, seed=11)
+    return draw_tensor(*x.shape, seed=11)
 
 
 COMPOSITES: dict[str, CompositeFunction] = {
@@ -60,7 +60,7 @@ def parts(
 
 KEEP = torch.ones(5, 5, dtype=torch.bool).tril(1)
 ADDED = torch.zeros(5, 5, dtype=torch.float64).masked_fill(~KEEP, -torch.inf)
-W = drawn(3, 6, 6, seed=5)
+W = draw_tensor(3, 6, 6, seed=5)
 
 
 def attend(mask: Tensor | None, **more: Any) -> Callable[[Tensor], Tensor]:
@@ -88,7 +88,7 @@ def test_a_query_that_attends_to_nothing_has_no_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    "mask", [KEEP, ADDED.float(), drawn(2, 5, 5), KEEP[:, :1].expand(5, 5)], ids=["bool", "float32", "float64", "rows"]
+    "mask", [KEEP, ADDED.float(), draw_tensor(2, 5, 5), KEEP[:, :1].expand(5, 5)], ids=["bool", "float32", "float64", "rows"]
 )  # fmt: skip
 def test_true_gradients_by_finite_differences(mask: Tensor) -> None:
     model, step = attend(mask), 1e-5
@@ -107,7 +107,7 @@ def step_of(model: Callable[[Tensor], Tensor], op: str, x: Tensor = X) -> Step:
     return next(step for step in record(model, x).steps if step.op == op)
 
 
-IMAGE = drawn(1, 4, 6, 6, seed=2)
+IMAGE = draw_tensor(1, 4, 6, 6, seed=2)
 SUBSTITUTES: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, rules.Rule]] = {
     "scaled_dot_product_attention frozen": (attend(KEEP), X, rules.frozen()),
     "scaled_dot_product_attention": (attend(KEEP), X, rules.jacobian()),
@@ -176,10 +176,10 @@ PADDING = torch.tensor([[False, False, False, True, True]])
 MASKS: dict[str, tuple[dict[str, Any], Tensor | None]] = {
     "none": ({}, None),
     "boolean": ({"attn_mask": ~KEEP}, ~KEEP),
-    "float": ({"attn_mask": drawn(5, 5)}, drawn(5, 5)),
-    "by head": ({"attn_mask": drawn(2, 5, 5)}, drawn(2, 5, 5)),
+    "float": ({"attn_mask": draw_tensor(5, 5)}, draw_tensor(5, 5)),
+    "by head": ({"attn_mask": draw_tensor(2, 5, 5)}, draw_tensor(2, 5, 5)),
     "padding": ({"key_padding_mask": PADDING}, PADDING[:, None, None]),
-    "float padding": ({"key_padding_mask": drawn(1, 5)}, drawn(1, 5)[:, None, None]),
+    "float padding": ({"key_padding_mask": draw_tensor(1, 5)}, draw_tensor(1, 5)[:, None, None]),
     "both": ({"key_padding_mask": PADDING, "attn_mask": CAUSAL}, CAUSAL | PADDING[:, None, None]),
     "causal": ({"attn_mask": CAUSAL, "is_causal": True}, CAUSAL),
 }
@@ -243,7 +243,7 @@ def test_every_way_to_call_it_is_followed(settings: str, unbatched: bool, batch_
 
 
 def test_static_keys_and_values_are_followed() -> None:
-    net, keys, values = heads(), drawn(2, 4, 3, seed=1), drawn(2, 4, 3, seed=2)
+    net, keys, values = heads(), draw_tensor(2, 4, 3, seed=1), draw_tensor(2, 4, 3, seed=2)
 
     def model(x: Tensor) -> Tensor:
         t = x.transpose(0, 1)

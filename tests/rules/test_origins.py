@@ -18,7 +18,7 @@ linear = nn.Linear(6, 3).double()
 STRENGTH = 5.0
 
 
-def refused(a: bilrp.Decomposition, b: bilrp.Decomposition, words: str) -> None:
+def assert_refused(a: bilrp.Decomposition, b: bilrp.Decomposition, words: str) -> None:
     with pytest.raises(MismatchError, match=words):
         bilrp.pair(a, b, similarity="dot")
 
@@ -75,7 +75,7 @@ ZERO_AND_FIVE = {
 @pytest.mark.parametrize("kind", ZERO_AND_FIVE)
 def test_composites_that_differ_do_not_pair(kind: str) -> None:
     one, other = ZERO_AND_FIVE[kind]
-    refused(with_rules(one), with_rules(other), "composite")
+    assert_refused(with_rules(one), with_rules(other), "composite")
     bilrp.pair(with_rules(one), with_rules(one), similarity="dot")
 
 
@@ -86,7 +86,7 @@ def test_bounds_of_whole_images() -> None:
         bilrp.decompose(conv, x, composite=rules.zbox(low, bound))
         for bound in (high, high + torch.rand(3, 6, 6), high.clone())
     )
-    refused(a, b, "composite")
+    assert_refused(a, b, "composite")
     bilrp.pair(a, same, similarity="dot")
 
 
@@ -111,7 +111,7 @@ def test_encoder_functions_that_differ_do_not_pair() -> None:
         "a module's method": (lambda x: linear.forward(x), lambda x: linear.forward(x + 1)),
     }
     for one, other in pairs.values():
-        refused(bilrp.decompose(one, X), bilrp.decompose(other, X), "encoder|code")
+        assert_refused(bilrp.decompose(one, X), bilrp.decompose(other, X), "encoder|code")
         bilrp.pair(bilrp.decompose(one, X), bilrp.decompose(one, 2 * X), similarity="dot")
     bilrp.pair(bilrp.decompose(scaled(2.0), X), bilrp.decompose(scaled(2.0), X), similarity="dot")
 
@@ -123,13 +123,13 @@ def test_classes_in_the_file_of_the_function_count() -> None:
 
         return lambda x: Scaled()(x)
 
-    refused(bilrp.decompose(encoder(2), X), bilrp.decompose(encoder(3), X), "code")
+    assert_refused(bilrp.decompose(encoder(2), X), bilrp.decompose(encoder(3), X), "code")
     bilrp.pair(bilrp.decompose(encoder(2), X), bilrp.decompose(encoder(2), X), similarity="dot")
 
 
 def test_a_name_given_by_hand_does_not_hide_other_code() -> None:
     one, other = (bilrp.Encoder(scaled(k), name="mine") for k in (2.0, 3.0))
-    refused(bilrp.decompose(one, X), bilrp.decompose(other, X), "code")
+    assert_refused(bilrp.decompose(one, X), bilrp.decompose(other, X), "code")
 
 
 def test_tensors_of_an_item_do_not_count_as_code() -> None:

@@ -214,12 +214,12 @@ def test_near_the_reference_a_secant_is_the_gradient() -> None:
 def test_what_a_reference_may_be() -> None:
     net, x = randomize_norms(Squeeze()), torch.randn(1, 3, 8, 8, dtype=torch.float64)
 
-    def decomposed(reference) -> bilrp.Decomposition:
+    def decompose_from(reference) -> bilrp.Decomposition:
         return bilrp.decompose(net, x, regions=4, composite=composites.secant(reference))
 
-    assert decomposed("zero").origin["composite"] == "secant(zero)"
-    assert torch.equal(decomposed(torch.zeros_like(x)).parts, decomposed("zero").parts)
-    halves = [decomposed(lambda v: v / 2), decomposed(lambda v: v / 3)]
+    assert decompose_from("zero").origin["composite"] == "secant(zero)"
+    assert torch.equal(decompose_from(torch.zeros_like(x)).parts, decompose_from("zero").parts)
+    halves = [decompose_from(lambda v: v / 2), decompose_from(lambda v: v / 3)]
     assert halves[0].origin != halves[1].origin
     with pytest.raises(BilrpError, match="differ in composite"):
         bilrp.pair(*halves, similarity="dot")
@@ -230,7 +230,7 @@ def test_what_a_reference_may_be() -> None:
         (7, "got int"),
     ):
         with pytest.raises(RuleError, match=message):
-            decomposed(wrong)
+            decompose_from(wrong)
     with pytest.raises(RuleError, match="is for images"):
         bilrp.decompose(nn.Linear(4, 2), torch.ones(1, 4), composite=composites.secant("mean"))
     with pytest.raises(RuleError, match="needs a reference input"):

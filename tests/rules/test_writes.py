@@ -44,7 +44,7 @@ WRITES = {
 }  # fmt: skip
 
 
-def owned(function, x: Tensor) -> Tensor:
+def compute_parts_by_removal(function, x: Tensor) -> Tensor:
     """parts [features, outputs] by setting one feature after the other to zero: a write is linear in what is written."""
     full, results = function(x), []
     for feature in range(x.numel()):
@@ -62,7 +62,7 @@ def test_only_what_stays_owns_its_place(name: str, composite) -> None:
     def function(x: Tensor) -> Tensor:
         return WRITES[name](x) @ W
 
-    expected = owned(function, X)
+    expected = compute_parts_by_removal(function, X)
     for mode in ("push", "pull", "auto"):
         parts = bilrp.decompose(function, X, regions=regions.features(), composite=composite, mode=mode).parts
         torch.testing.assert_close(parts, expected)
@@ -86,7 +86,7 @@ def test_writes_that_add_stay_sums() -> None:
     for function in adding.values():
         for mode in ("push", "pull"):
             parts = bilrp.decompose(function, X, regions=regions.features(), mode=mode).parts
-            torch.testing.assert_close(parts, owned(function, X))
+            torch.testing.assert_close(parts, compute_parts_by_removal(function, X))
 
 
 def test_the_true_derivative_of_a_double_write_is_refused() -> None:

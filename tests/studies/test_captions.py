@@ -19,7 +19,7 @@ from bilrp_studies.captions.settings import CaptionsSettings
 from bilrp_studies.common.cache import Cache
 
 
-def drawn(count: int, *, named: int | None = None, seed: int = 0) -> scenes.Scene:
+def draw_scene(count: int, *, named: int | None = None, seed: int = 0) -> scenes.Scene:
     return scenes.draw_scene(np.random.default_rng(seed), object_count=count, named_count=named or count)
 
 
@@ -53,7 +53,7 @@ def first(settings: CaptionsSettings, few_methods: None) -> Report:
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_boxes_hold_their_objects_and_nothing_else_does(count: int) -> None:
     for seed in range(5):
-        scene = drawn(count, seed=seed)
+        scene = draw_scene(count, seed=seed)
         # grey has three equal channels up to grain; every colour is far from it
         coloured = np.ptp(scene.pixels.astype(int), axis=2) > 90
         assert len(scene.objects) == count
@@ -71,7 +71,7 @@ def test_boxes_hold_their_objects_and_nothing_else_does(count: int) -> None:
 
 def test_words_go_with_the_object_they_name() -> None:
     for seed in range(10):
-        scene = drawn(4, named=3, seed=seed)
+        scene = draw_scene(4, named=3, seed=seed)
         words = scene.caption.split()
         assert len(words) == len(scene.object_of_word) and set(words) <= set(scenes.VOCABULARY)
         for number, item in enumerate(scene.named_objects):
@@ -82,7 +82,7 @@ def test_words_go_with_the_object_they_name() -> None:
 
 def test_relations_are_true() -> None:
     for seed in range(20):
-        one, other = (scene := drawn(2, seed=seed)).named_objects
+        one, other = (scene := draw_scene(2, seed=seed)).named_objects
         message, reversed_relation = (
             scene.caption.split()[3],
             scenes.reverse_relations(scene.caption).split()[3],
@@ -93,8 +93,8 @@ def test_relations_are_true() -> None:
 
 
 def test_a_caption_is_not_wrong_where_it_is_true() -> None:
-    scene = drawn(3, named=1)
-    another = drawn(4, seed=5)
+    scene = draw_scene(3, named=1)
+    another = draw_scene(4, seed=5)
     result = caption_model.match_captions([scene, replace(scene, named_objects=scene.objects), another])
     assert result[:2, :2].tolist() == [[True, True], [True, True]]
     assert not result[:2, 2].any() and result[2, 2]
@@ -122,7 +122,7 @@ def test_padding_changes_nothing(untrained: caption_model.CaptionModel) -> None:
 
 
 def test_every_method_looks_at_patches_and_words(untrained: caption_model.CaptionModel) -> None:
-    scene = drawn(2)
+    scene = draw_scene(2)
     words = scene.caption.split()
     with torch.no_grad():
         for method in methods.all_methods(1):
@@ -133,7 +133,7 @@ def test_every_method_looks_at_patches_and_words(untrained: caption_model.Captio
 
 def test_the_towers_explain_exactly(untrained: caption_model.CaptionModel) -> None:
     """Push = pull on both towers, patches against words; hidden states add up but for the heads' biases."""
-    scene = drawn(2)
+    scene = draw_scene(2)
     pushed, pulled = (
         bilrp.explain(untrained.dual_encoder, scene, scene.caption, mode=mode, similarity="dot")
         for mode in ("push", "pull")
@@ -222,7 +222,7 @@ def test_nonsense_is_one_line(untrained: caption_model.CaptionModel) -> None:
         with pytest.raises(InputError, match="give at least"):
             CaptionsSettings(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="no caption has the word 'cat'"):
-        bilrp.explain(untrained.dual_encoder, drawn(1), "a red cat", similarity="dot")
+        bilrp.explain(untrained.dual_encoder, draw_scene(1), "a red cat", similarity="dot")
     with pytest.raises(InputError, match="reads drawn scenes"):
         bilrp.decompose(untrained.dual_encoder.image, "scene.png")
     for bad in ("", " ".join(["a"] * 40)):

@@ -41,7 +41,7 @@ def disc(size: int) -> np.ndarray:
     return np.hypot(rows, columns) < size / 2
 
 
-def composed(
+def compose(
     scene: np.ndarray,
     item: np.ndarray,
     *,
@@ -139,7 +139,7 @@ def test_frames_to_explain(length, lag, pairs, expected):
 
 def test_chained_flow_finds_a_large_motion():
     scene, item = texture(64, 0, smooth=3), texture(28, 1, smooth=3)
-    frames, masks = composed(scene, item, start=(18, 4), step=(0, 4), pan=0)
+    frames, masks = compose(scene, item, start=(18, 4), step=(0, 4), pan=0)
     motion = optical_flow.estimate_motion(frames)
     inner = masks[0] & motion.moved[0]
     assert inner.sum() > 0.8 * masks[0].sum()
@@ -152,7 +152,7 @@ def test_chained_flow_finds_a_large_motion():
 def test_flow_is_kept(tmp_path, monkeypatch):
     from bilrp_studies.common.cache import Cache
 
-    frames, _ = composed(texture(32, 0), texture(14, 1), start=(8, 4), step=(0, 2), pan=0, n=3)
+    frames, _ = compose(texture(32, 0), texture(14, 1), start=(8, 4), step=(0, 2), pan=0, n=3)
     built = optical_flow.estimate_motion(frames, cache=Cache(tmp_path))
     monkeypatch.setattr(optical_flow, "chain_flow", lambda _: pytest.fail("computed twice"))
     np.testing.assert_array_equal(
@@ -194,7 +194,7 @@ def test_unknown_transforms_say_what_there_is(text):
         optical_flow.parse_transform(text)
 
 
-def shifted(size: int, right: int, moving: np.ndarray) -> optical_flow.Motion:
+def make_motion(size: int, right: int, moving: np.ndarray) -> optical_flow.Motion:
     """Motion made by hand: pixels in `moving` go `right`, no others move."""
     there, back = np.zeros((2, size, size)), np.zeros((2, size, size))
     there[1][moving] = right
@@ -207,7 +207,7 @@ def shifted(size: int, right: int, moving: np.ndarray) -> optical_flow.Motion:
 
 
 def test_nothing_moves():
-    motion = shifted(32, 0, np.zeros((32, 32), bool))
+    motion = make_motion(32, 0, np.zeros((32, 32), bool))
     moving, static = motion_weights.moving_part_weights(motion, 8)
     assert (moving == 0).all() and (static == 1).all()
     points = motion_weights.point_weights(motion, 8, tolerance=0)
@@ -218,7 +218,7 @@ def test_nothing_moves():
 def test_one_square_moves_by_one_region():
     mask = np.zeros((32, 32), bool)
     mask[8:16, 8:16] = True  # region 5 of a 4×4 grid goes to region 6
-    motion = shifted(32, 8, mask)
+    motion = make_motion(32, 8, mask)
     moving, static = motion_weights.moving_part_weights(motion, 8)
     assert moving[5, 6] == 1 and moving.sum() == 1
     assert static[0, 0] == 1 and static[5].sum() == 0 and static[:, 6].sum() == 0
@@ -232,14 +232,14 @@ def test_kinds_never_exceed_the_whole():
     draw = np.random.default_rng(0)
     mask = draw.random((32, 32)) > 0.5
     for weights in (motion_weights.moving_part_weights, motion_weights.point_weights):
-        moving, static = weights(shifted(32, 3, mask), 8)
+        moving, static = weights(make_motion(32, 3, mask), 8)
         assert (moving >= 0).all() and (static >= 0).all() and (moving + static <= 1 + 1e-9).all()
 
 
 def test_two_things_are_two_parts():
     mask = np.zeros((48, 48), bool)
     mask[0:8, 0:8] = mask[32:40, 0:8] = True
-    motion = shifted(48, 8, mask)
+    motion = make_motion(48, 8, mask)
     motion.forward[1][32:40] *= 3  # the lower one goes three times as far
     lower = np.zeros((48, 48), bool)
     lower[32:40, 24:32] = True
@@ -300,7 +300,7 @@ CASES = {
 def test_moving_share_of_composed_clips_is_right_within_ten_points(name):
     scene, item, start, step, pan = CASES[name]
     pictures = photographs(80)
-    frames, masks = composed(pictures[scene], pictures[item], start=start, step=step, pan=pan)
+    frames, masks = compose(pictures[scene], pictures[item], start=start, step=step, pan=pan)
     steps = vgg_layers.load_layered_vgg((5, 17, 31), weights=WEIGHTS)
     explained = vgg_layers.explain_layers(steps, frames[0], frames[-1], regions=8)
     motion = optical_flow.estimate_motion(frames)
@@ -322,7 +322,7 @@ def write_clip(folder: Path, frames: np.ndarray) -> None:
 
 def test_whole_study_with_bad_data(tmp_path, weights_file):
     data = tmp_path / "in"
-    frames, _ = composed(texture(40, 0), texture(16, 1), start=(10, 2), step=(0, 2), pan=0, n=11)
+    frames, _ = compose(texture(40, 0), texture(16, 1), start=(10, 2), step=(0, 2), pan=0, n=11)
     write_clip(data / "go" / "one", frames)
     write_clip(data / "go" / "two", np.stack([texture(48, 5)] * 4))
     write_clip(data / "go" / "short", frames[:1])
@@ -368,7 +368,7 @@ def test_a_slim_explanation_lets_go_of_the_parts():
 
 
 def test_frames_are_in_natural_order(tmp_path):
-    frames, _ = composed(texture(32, 0), texture(14, 1), start=(8, 2), step=(0, 1), pan=0, n=12)
+    frames, _ = compose(texture(32, 0), texture(14, 1), start=(8, 2), step=(0, 1), pan=0, n=12)
     write_clip(tmp_path / "a" / "b", frames)
     result = image_folders.read_clips(tmp_path, size=32).items[0]
     assert result.names == tuple(f"f{t}.png" for t in range(12))
@@ -408,7 +408,7 @@ def test_folders_that_cannot_be_used_say_why(tmp_path, make):
 
 def test_video_files(tmp_path):
     av = pytest.importorskip("av", reason="needs PyAV (the video extra)")
-    frames, _ = composed(texture(64, 0), texture(24, 1), start=(16, 2), step=(0, 2), pan=0)
+    frames, _ = compose(texture(64, 0), texture(24, 1), start=(16, 2), step=(0, 2), pan=0)
     with av.open(str(tmp_path / "film.avi"), "w") as movie:
         stream = movie.add_stream("mpeg4", rate=10)
         stream.width = stream.height = 64

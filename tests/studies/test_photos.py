@@ -64,7 +64,7 @@ def test_even_relevance_is_at_chance_and_perfect_is_one():
         stereo_agreement.measure_agreement(explanation(-torch.ones(16, 16), 32), where)
 
 
-def matched(disparity: np.ndarray, size: int) -> list[list[int]]:
+def match_regions(disparity: np.ndarray, size: int) -> list[list[int]]:
     """The (row, column) of the region of b that each region of a is sent to; -1 where none."""
     where = stereo_agreement.map_destinations(disparity, size=size, region_size=8)[::8, ::8].reshape(-1, 2)
     return [[-1, -1] if torch.isnan(p).any() else [int((q + 0.5) // 8) for q in p.tolist()] for p in where]
@@ -73,11 +73,11 @@ def matched(disparity: np.ndarray, size: int) -> list[list[int]]:
 def test_things_shift_left_by_the_disparity():
     disparity = np.full((32, 64), 8.0)
     disparity[:, 16:24] = np.inf  # the left column of the cropped square is unknown
-    match = matched(disparity, 32)
+    match = match_regions(disparity, 32)
     assert len(match) == 16
     assert match[0] == [-1, -1], "nothing known there"
     assert match[1] == [0, 0] and match[3] == [0, 2] and match[15] == [3, 2]
-    halved = matched(np.full((64, 64), 16.0), 32)
+    halved = match_regions(np.full((64, 64), 16.0), 32)
     assert halved[5] == [1, 0], "disparity shrinks with the picture"
     assert halved[4] == [-1, -1], "its match lies outside the other picture"
 

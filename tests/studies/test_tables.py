@@ -90,7 +90,7 @@ def test_rows_columns_and_skew_are_found(angle):
     assert layout.angle == pytest.approx(-angle, abs=0.2)
 
 
-def joined(built, gutters: tuple[int, ...]) -> Image.Image:
+def join_columns(built, gutters: tuple[int, ...]) -> Image.Image:
     """The page with what is left of worn rules: short dashes next to the text lines, too short to be known as a rule."""
     image = built.image.copy()
     draw = ImageDraw.Draw(image)
@@ -117,8 +117,8 @@ def faint(built, column: int, *, keep: int) -> Image.Image:
 @pytest.mark.parametrize(
     "worn",
     [
-        pytest.param(lambda built: joined(built, (3,)), id="two joined"),
-        pytest.param(lambda built: joined(built, (2, 3, 10)), id="three joined, and two"),
+        pytest.param(lambda built: join_columns(built, (3,)), id="two joined"),
+        pytest.param(lambda built: join_columns(built, (2, 3, 10)), id="three joined, and two"),
         pytest.param(lambda built: faint(built, 4, keep=4), id="a faint one"),
         pytest.param(lambda built: faint(built, 11, keep=4), id="the last one faint"),
     ],

@@ -25,7 +25,7 @@ DTYPES = [
 ]  # fmt: skip
 
 
-def drawn(length: int, seed: int = 0) -> Tensor:
+def draw_numbers(length: int, seed: int = 0) -> Tensor:
     return torch.from_numpy(np.random.default_rng(seed).integers(256, size=length, dtype=np.uint8))
 
 
@@ -38,7 +38,7 @@ def in_numpy(weights: list[Tensor]) -> int:
 @needs_library
 @pytest.mark.parametrize("length", [0, 1, 7, 8, *NEAR, 3 * CHUNK_BYTES + 5 * GROUP_BYTES + 13])
 def test_native_sums_are_those_of_numpy_at_every_length(length: int) -> None:
-    weights = [drawn(length)]
+    weights = [draw_numbers(length)]
     assert compute_checksum(weights) == in_numpy(weights)
 
 
@@ -48,14 +48,14 @@ def test_native_sums_are_those_of_numpy_at_every_length(length: int) -> None:
 def test_native_sums_are_those_of_numpy_wherever_memory_begins(
     lengths: list[int], start: int, seed: int
 ) -> None:
-    weights = [drawn(start + length, seed)[start:] for length in lengths]
+    weights = [draw_numbers(start + length, seed)[start:] for length in lengths]
     assert compute_checksum(weights) == in_numpy(weights)
 
 
 @needs_library
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_native_sums_are_those_of_numpy_for_every_type_and_order(dtype: torch.dtype) -> None:
-    full = drawn(2 * 300 * 16 * 64).view(300, 16 * 128) % 2  # also as booleans
+    full = draw_numbers(2 * 300 * 16 * 64).view(300, 16 * 128) % 2  # also as booleans
     weight = full.view(dtype)
     for weights in ([weight], [weight.T], [weight[1:, 1:]], [weight[::2], weight.T[3:]]):
         assert compute_checksum(weights) == in_numpy(weights)
@@ -65,4 +65,6 @@ def test_native_sums_are_those_of_numpy_for_every_type_and_order(dtype: torch.dt
 @needs_library
 def test_the_native_library_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checksum, "sum_columns_numpy", None)
-    assert compute_checksum([drawn(GROUP_BYTES)]) != compute_checksum([drawn(GROUP_BYTES, seed=1)])
+    assert compute_checksum([draw_numbers(GROUP_BYTES)]) != compute_checksum(
+        [draw_numbers(GROUP_BYTES, seed=1)]
+    )
