@@ -62,7 +62,7 @@ def test_every_region_is_where_the_model_saw_it(wide_high, resize, size) -> None
                 )
 
 
-def test_crop_pad_and_stretch_keep_what_they_say() -> None:
+def test_what_crop_pad_and_stretch_keep_of_an_image() -> None:
     boxes = {resize: images.input_box((200, 100), size=64, resize=resize) for resize in images.RESIZE_MODES}
     assert boxes == {"crop": (50, 0, 150, 100), "pad": (0, -50, 200, 150), "stretch": (0, 0, 200, 100)}
     frames = {

@@ -149,22 +149,22 @@ def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
         queue = JobQueue(max_pending=2)
         first = queue.submit("first", slow)
         started.wait(120)
-        held, tickets = [], []
+        references, jobs = [], []
         for _ in range(40):
             large = Large()
-            held.append(weakref.ref(large))
-            tickets.append(queue.submit("hasty", partial(id, large)))
+            references.append(weakref.ref(large))
+            jobs.append(queue.submit("hasty", partial(id, large)))
             del large
         longest = len(queue.jobs)
-        for job in tickets[:-1]:  # they get an answer at once: the worker is still at the first
+        for job in jobs[:-1]:  # they get an answer at once: the worker is still at the first
             news = await job.next_event()
             while "error" not in news:
                 news = await job.next_event()
             assert news["error"].status == 409
             del job
-        tickets = tickets[-1:]
+        jobs = jobs[-1:]
         gc.collect()
-        alive = sum(ref() is not None for ref in held)
+        alive = sum(ref() is not None for ref in references)
         for number in range(30):  # a client that leaves frees its place in the queue and no other
             queue.submit(f"leaving{number}", int).cancelled.set()
         queue.submit("other", int)

@@ -118,7 +118,7 @@ def test_bad_questions_are_refused(client, photographs, body, status):
     assert status in (reply.status_code, message.get("status")) and len(message["error"]) < 200
 
 
-def test_the_wrong_way_of_asking(client, photographs):
+def test_a_wrong_method_or_path_is_refused(client, photographs):
     assert client.post("/api/neighbours", content=b"id=1").status_code == 415
     assert client.get("/api/neighbours").status_code == 405
     assert client.put("/api/about").status_code == client.delete("/").status_code == 405

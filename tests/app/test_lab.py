@@ -29,8 +29,8 @@ CELLS = (
     # Some kernels hear of widgets on a thread of their own: then it may come while this runs.
     "import time\nfor _ in range(600):\n    if pair.selected:\n        break\n    time.sleep(0.1)\n"
     "print('pinned', json.dumps(pair.selected), 'so far')",
-    "wander = photographs.widget()\nwander",
-    "print('open', json.dumps(wander.selected), 'so far')",
+    "browse = photographs.widget()\nwander",
+    "print('open', json.dumps(browse.selected), 'so far')",
 )
 SETTINGS = {
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -133,18 +133,18 @@ def test_what_is_clicked_in_jupyterlab_is_read_by_its_kernel(chromium, photograp
         first = photographs.explain(0, 7, similarity="cosine").findings()[0]
         assert read_printed(run(tab, 1), "pinned") == {"finding": 0, "a": list(first.a), "b": list(first.b)}
 
-        wander = run(tab, 2)
-        wander.locator(f"li[data-id='{photographs.ids[8]}'] button").click()
-        wander.locator(".near[data-done=yes]").wait_for()
-        wander.locator(".board .region[tabindex='0']").focus()
+        browse = run(tab, 2)
+        browse.locator(f"li[data-id='{photographs.ids[8]}'] button").click()
+        browse.locator(".near[data-done=yes]").wait_for()
+        browse.locator(".board .region[tabindex='0']").focus()
         tab.keyboard.press("ArrowDown")
         tab.keyboard.press("Enter")
-        wander.locator("p.note", has_text="Ranked by 1 of").wait_for()
+        browse.locator("p.note", has_text="Ranked by 1 of").wait_for()
         neighbours = [
             n.id for n in photographs.nearest(8, 13, part=[8], similarity="cosine") if n.position != 8
         ]
-        assert wander.locator("ol.near li").evaluate_all("all => all.map(el => el.dataset.id)") == neighbours
-        wander.locator(".near[data-done=yes]").wait_for()
+        assert browse.locator("ol.near li").evaluate_all("all => all.map(el => el.dataset.id)") == neighbours
+        browse.locator(".near[data-done=yes]").wait_for()
         assert read_printed(run(tab, 3), "open") == {"id": photographs.ids[8], "part": [8], "without": []}
         tab.close()
     assert outside == []

@@ -120,7 +120,7 @@ def send_request(address: str, path: str, question: object = None, client: str =
     return reply.status, body if "image" in kind else json.loads(body.strip().splitlines()[-1])
 
 
-def wander(address, photographs, expected, seed, until):
+def browse(address, photographs, expected, seed, until):
     """One client: its answers, and how often the server was busy."""
     rng, right, busy = random.Random(seed), 0, 0
     while time.monotonic() < until or right + busy < 4:
@@ -153,9 +153,9 @@ def test_many_clients_at_once_get_their_own_answers(photographs, address):
         return [photographs.ids[j] for j in order[:3]]
 
     until = time.monotonic() + seconds
-    with ThreadPoolExecutor(clients) as crowd:
+    with ThreadPoolExecutor(clients) as pool:
         answers = list(
-            crowd.map(lambda seed: wander(address, photographs, expected, seed, until), range(clients))
+            pool.map(lambda seed: browse(address, photographs, expected, seed, until), range(clients))
         )
     right, busy = (sum(t[k] for t in answers) for k in range(2))
     print(f"{clients} clients, {right} right answers, {busy} times busy")

@@ -28,7 +28,7 @@ from bilrp.app.collection_session import CollectionSession
 from bilrp.app.job_queue import QueueFull
 from bilrp.app.uploads import MAX_UPLOADS, Uploads
 
-WIDE, HIGH = 1600, 1200  # pixels, all of which are held for the screen
+WIDE, HIGH = 1600, 1200  # pixels, all of which are stored for the screen
 
 
 def jpeg(number: int) -> bytes:
@@ -147,17 +147,17 @@ def save_photograph(path: Path, number: int) -> Path:
 def test_what_is_dropped_is_gone_with_its_parts_and_its_picture(
     photographs: collection.Collection, tmp_path: Path
 ) -> None:
-    held, views = CollectionSession(photographs), []
+    session, views = CollectionSession(photographs), []
     for number in range(2 * collection_session.MAX_QUERIES):
-        key, _ = held.add_query(save_photograph(tmp_path, number), "a.jpg")
-        views.append(weakref.ref(held.view(key)))
-        held.parts(key)
-        held.sparse_parts(key)
+        key, _ = session.add_query(save_photograph(tmp_path, number), "a.jpg")
+        views.append(weakref.ref(session.view(key)))
+        session.parts(key)
+        session.sparse_parts(key)
     gc.collect()
     alive = [view() is not None for view in views]
     assert alive == [False] * collection_session.MAX_QUERIES + [True] * collection_session.MAX_QUERIES
-    assert held.cached_bytes >= 2 * collection_session.MAX_QUERIES * WIDE * HIGH * 3, (
-        "a picture is counted where it is held"
+    assert session.cached_bytes >= 2 * collection_session.MAX_QUERIES * WIDE * HIGH * 3, (
+        "a picture is counted where it is stored"
     )
 
 
@@ -168,13 +168,13 @@ def test_bytes_of_queries_and_of_parts_are_bounded(
     monkeypatch.setattr(collection_session, "MAX_QUERY_BYTES", 4 * picture)
     monkeypatch.setattr(collection_session, "MAX_PARTS_BYTES", 3 * picture)
     for keep_raw in (False, True):
-        held, key = CollectionSession(photographs, retain_uploads=keep_raw), ""
+        session, key = CollectionSession(photographs, retain_uploads=keep_raw), ""
         for number in range(6):
-            key, _ = held.add_query(save_photograph(tmp_path, number), "a.jpg")
-            held.parts(key)
-            assert held.query_bytes <= 4 * picture and held._parts.nbytes <= 3 * picture
-        assert len(held._queries) == 3 and len(held._parts._entries) == 2
-        assert len(held.get_query(key).raw) == (len(jpeg(5)) if keep_raw else 0)
+            key, _ = session.add_query(save_photograph(tmp_path, number), "a.jpg")
+            session.parts(key)
+            assert session.query_bytes <= 4 * picture and session._parts.nbytes <= 3 * picture
+        assert len(session._queries) == 3 and len(session._parts._entries) == 2
+        assert len(session.get_query(key).raw) == (len(jpeg(5)) if keep_raw else 0)
 
 
 def resident(process: int) -> int:

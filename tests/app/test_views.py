@@ -1,4 +1,4 @@
-"""The app in a real browser: wandering, pointing, asking; by mouse and by keyboard alone."""
+"""The app in a real browser: browsing, selecting, searching; by mouse and by keyboard alone."""
 
 from __future__ import annotations
 

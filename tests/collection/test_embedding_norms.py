@@ -30,13 +30,13 @@ def compute_cosines(embeddings: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return np.array([cosine.score(requested, torch.from_numpy(e)) if e.any() else 0.0 for e in embeddings])
 
 
-@pytest.mark.parametrize("most", [0, 2**30], ids=["from halves", "in memory"])
+@pytest.mark.parametrize("most", [0, 2**30], ids=["from float16", "in memory"])
 def test_neighbours_by_cosine_whatever_their_size(
     tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "bilrp.collection.items_table.MAX_CANDIDATE_FRACTION", 1.0
-    )  # halves, however many they propose
+    )  # the float16 index, however many it proposes
     embeddings = of_any_size()
     result = write_items(tmp_path / "x.lance", embeddings)
     result.max_resident_bytes = most
@@ -55,11 +55,11 @@ def test_neighbours_by_cosine_whatever_their_size(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_halves_propose_the_best_of_a_query_of_any_size(tmp_path: Path, size: float) -> None:
+def test_the_float16_index_proposes_the_best_of_a_query_of_any_size(tmp_path: Path, size: float) -> None:
     rng = np.random.default_rng(1)
     neighbours = rng.standard_normal(16) + 2e-4 * rng.standard_normal(
         (300, 16)
-    )  # closer than halves can tell
+    )  # closer than float16 can tell
     embeddings = neighbours.astype(np.float32)
     result = write_items(tmp_path / "x.lance", embeddings)
     vector = (size * rng.standard_normal(16)).astype(np.float32)
@@ -73,7 +73,7 @@ def test_halves_propose_the_best_of_a_query_of_any_size(tmp_path: Path, size: fl
         assert set(np.argsort(-truth)[:5]) <= set(taken.candidates(vector, 5, cosine=similar == "cosine"))
 
 
-def test_the_table_and_the_halves_know_the_same_lengths(tmp_path: Path) -> None:
+def test_the_table_and_the_float16_index_have_the_same_norms(tmp_path: Path) -> None:
     embeddings = of_any_size()
     result = write_items(tmp_path / "x.lance", embeddings)
     held = ItemsTable(result.dataset, embeddings.shape[1])

@@ -26,7 +26,7 @@ def close(seed: int, count: int = 3000, width: int = 48) -> np.ndarray:
     return (neighbours * 10.0 ** rng.uniform(-6, 6, (count, 1))).astype(np.float32)
 
 
-def test_the_exact_neighbours_where_halves_cannot_tell_them(
+def test_the_exact_neighbours_where_float16_cannot_tell_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeddings = close(0)
@@ -48,7 +48,7 @@ def test_the_exact_neighbours_where_halves_cannot_tell_them(
             assert truth[positions] == pytest.approx(best, rel=1e-5) and len(set(positions)) == 10
             halved = taken.scale * taken.dot(vector) / (1 if similarity == "dot" else taken.norm)
             rounding += set(top_k_indices(halved, 10)) != set(positions)
-    assert rounding > 6  # halves alone would have answered otherwise
+    assert rounding > 6  # float16 alone would have answered otherwise
 
 
 def test_no_score_leaves_the_bound(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_no_score_leaves_the_bound(tmp_path: Path) -> None:
                 assert set(top_k_indices(scores, k)) <= set(taken.candidates(vector, k, cosine=cosine))
 
 
-def test_halves_follow_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_follows_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is added is found, what is removed is not; an old index is deleted when it was not opened for a day."""
     monkeypatch.setattr("bilrp.collection.items_table.MAX_RESIDENT_BYTES", 0)
     source, path = write_pictures(tmp_path / "in", 8), tmp_path / "x.lance"

@@ -74,7 +74,7 @@ def image(height: int = 10, width: int = 12) -> Tensor:
 
 @pytest.mark.parametrize("composite", GAMMAS)
 @pytest.mark.parametrize("name", NETS)
-def test_every_way_through_is_the_classical_one(name: str, composite: str) -> None:
+def test_every_schedule_gives_the_parts_of_a_plain_pull(name: str, composite: str) -> None:
     net, x = randomize_norms(NETS[name]()), image()
     program = freeze_program(net, x, GAMMAS[composite])
     channels_first = rewrite_channels_first(program)
@@ -111,7 +111,7 @@ def test_the_maps_have_the_networks_own_derivative() -> None:
     torch.testing.assert_close(decomposition.parts, (jacobian * x.flatten()).T, rtol=1e-9, atol=1e-10)
 
 
-def test_a_layer_inside_a_stretch_with_channels_last_is_as_it_was() -> None:
+def test_a_layer_inside_channels_last_steps_has_the_same_parts() -> None:
     net, x = randomize_norms(ConvNext()), image()
     inner = record(net, x)
     names = [step.op for step in inner.steps]

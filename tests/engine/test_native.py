@@ -276,7 +276,7 @@ def test_windows_come_in_and_images_go_out(kind) -> None:
 @needs_library
 @pytest.mark.parametrize("kind", KINDS)
 def test_numbers_of_another_dtype_are_cast(kind) -> None:
-    """A model may change the type on its way: native code would take the numbers for others."""
+    """A model may change the dtype inside: native code would take the numbers for others."""
     generator = torch.Generator().manual_seed(0)
     of = layout((6, 5, 4), cone((6, 5), 7, generator), generator)
     values = images(of, generator, torch.float64)

@@ -1,4 +1,4 @@
-"""Every way through a program gives the same parts, and costs what its plan says."""
+"""Every schedule of a program gives the same parts, and costs what its plan says."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_tiles_are_a_method_of_the_plan():
     assert context.coordinate_count == 64 and context.chain_length == 2
     execute.execute_plan(
         context, plan.plan_for(context, Schedule("pull"))
-    )  # makes γ's denominators, which all ways share
+    )  # makes γ's denominators, which all schedules share
     flops = {}
     for schedule in (
         Schedule("pull", tiled_end=2),

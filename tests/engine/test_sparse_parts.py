@@ -44,7 +44,7 @@ def chain(*, stride: int, padding: int, pool: int) -> nn.Module:
 
 
 class Branching(nn.Module):
-    """Values on the way that are used twice."""
+    """Intermediate values that are used twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def blobs(x: Tensor, seed: int = 0, count: int = 6) -> Tensor:
 
 
 def make_context(net: nn.Module, x: Tensor, spec: regions.RegionSpec, budget: int = 2**20) -> PlanContext:
-    """Every value on the way is wanted."""
+    """Every intermediate value is tapped."""
     with torch.no_grad():
         program = freeze(simplify(record(net, x)), bilrp.composites.uniform(0.25))
     partition = regions.resolve(spec, x)
@@ -110,7 +110,7 @@ def dense_run(
 
 
 def pushing(context: PlanContext) -> list[Schedule]:
-    """Some ways that push on windows, on rows, or on both."""
+    """Some schedules that push on windows, on rows, or on both."""
     local = [schedule for schedule in all_schedules(context) if schedule.sparse_end]
     return local[:: -(-len(local) // 3)]
 
