@@ -148,11 +148,7 @@ LoadedEncoder: TypeAlias = Encoder | DualEncoder | nn.Module | Callable[[Tensor]
 
 
 def is_image_path(text: str) -> bool:
-    """Return whether a string names an image file; a name of a missing image file is an error.
-
-    >>> is_image_path("a cat on a sofa")
-    False
-    """
+    """Return whether a string names an image file; a name of a missing image file is an error."""
     kind = mimetypes.guess_type(text)[0] if len(text.split()) == 1 or os.path.isfile(text) else None
     if kind is None or not kind.startswith("image/"):
         return False
@@ -172,11 +168,7 @@ def check_embedding_space(a: Encoder, b: Encoder) -> None:
 
 
 def encoder_specific_keys(a: Mapping[str, object], b: Mapping[str, object]) -> set[str]:
-    """Return the keys of `origin` that may differ between two encoders of one embedding space.
-
-    >>> encoder_specific_keys({"encoder": "a"}, {"encoder": "b"})
-    set()
-    """
+    """Return the keys of `origin` that may differ between two encoders of one embedding space."""
     same_encoder = all(a.get(key) == b.get(key) for key in ("encoder", "weights"))
     same_space = a.get("space") is not None and a.get("space") == b.get("space")
     return (
@@ -260,9 +252,6 @@ def read_item(encoder: Encoder, raw_input: InputLike, *, quiet: bool = False) ->
         encoder: its `read` converts anything but a tensor or an Item.
         raw_input: the input as the user passes it.
         quiet: leave the reader's notes in the item instead of logging them.
-
-    >>> read_item(Encoder(torch.nn.Flatten()), torch.zeros(1, 3, 8, 8)).view.size
-    (8, 8)
     """
     item = raw_input
     if not isinstance(item, Tensor | Item):
@@ -304,11 +293,7 @@ def choose_regions(encoder: Encoder, item: Item, spec: RegionSpec | None = None)
 
 
 def describe_regions(encoder: Encoder, item: Item) -> str:
-    """Return a text that identifies the encoder's regions: their kind, and for masks a hash.
-
-    >>> describe_regions(Encoder(torch.nn.Flatten()), Item(torch.zeros(1, 3, 16, 16)))
-    'grid(8)'
-    """
+    """Return a text that identifies the encoder's regions: their kind, and for masks a hash."""
     kind, spec = choose_regions(encoder, item).kind, encoder.regions
     if item.regions is not None or kind != "labels" or spec is None:
         return kind

@@ -77,14 +77,7 @@ def explain_sets(
 
 
 def sum_decompositions(decompositions: Iterable[Decomposition], *, normalize: bool = False) -> Decomposition:
-    """Return the decomposition of Σ_A φ(x); `normalize` divides each by ‖φ(x)‖ first. All need the same regions.
-
-    >>> import bilrp
-    >>> net = torch.nn.Linear(4, 3)
-    >>> one = bilrp.decompose(net, torch.ones(1, 4))
-    >>> torch.equal(sum_decompositions([one, one]).parts, 2 * one.parts)
-    True
-    """
+    """Return the decomposition of Σ_A φ(x); `normalize` divides each by ‖φ(x)‖ first. All need the same regions."""
     return _sum_set(_peek(decompositions, "the set")[1], normalize=normalize, gram=False).sum
 
 

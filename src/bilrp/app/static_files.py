@@ -11,11 +11,7 @@ ASSET_PACKAGES = {"web": "bilrp.app", "page": "bilrp.render"}  # by the first pa
 
 @cache
 def load_static_files() -> dict[str, tuple[bytes, str]]:
-    """Return (content, media type) of every static file by its URL path.
-
-    >>> sorted(load_static_files())[0]
-    '/page/actions.js'
-    """
+    """Return (content, media type) of every static file by its URL path."""
     contents = {}
     for name, package in ASSET_PACKAGES.items():
         for file in resources.files(package).joinpath("web").iterdir():

@@ -32,11 +32,7 @@ def reads_text(encoder: Encoder) -> bool:
 
 
 def read_text(argument: str) -> str:
-    """Return the text of an argument: the argument itself, @FILE for a file's text, - for standard input.
-
-    >>> read_text("A cat sat.")
-    'A cat sat.'
-    """
+    """Return the text of an argument: the argument itself, @FILE for a file's text, - for standard input."""
     if argument == "-":
         return _decode(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "standard input")
     if not argument.startswith("@"):

@@ -82,12 +82,7 @@ class Float16Index:
 
 
 def round_to_float16(block: Float[np.ndarray, "some h"]) -> tuple[np.ndarray, np.ndarray]:
-    """Return h in float16, and [scale, rounding error, norm] of each row; scales are powers of two, which are exact.
-
-    >>> h, (scale, error, _) = round_to_float16(np.array([[3.0, 2.0**20]], np.float32))
-    >>> (scale * h).tolist() == [[3.0, 2.0**20]], error.tolist()
-    (True, [0.0])
-    """
+    """Return h in float16, and [scale, rounding error, norm] of each row; scales are powers of two, which are exact."""
     _, exponent = np.frexp(np.abs(block).max(1, initial=0))
     scale = np.ldexp(np.float32(1), np.maximum(exponent - MAX_EXPONENT, -100))
     scaled = torch.from_numpy(block / scale[:, None])

@@ -68,9 +68,6 @@ def scatter_columns(columns: np.ndarray, values: np.ndarray, width: int) -> np.n
     Args:
         columns, values: Coordinates, and their values [..., columns].
         width: Number of coordinates of the result.
-
-    >>> scatter_columns(np.array([1, 3]), np.array([5.0, 7.0]), 4).tolist()
-    [0.0, 5.0, 0.0, 7.0]
     """
     dense = np.zeros((*values.shape[:-1], width), values.dtype)
     dense[..., columns] = values

@@ -63,12 +63,6 @@ def restrict_query(
         decomposition: Decomposition of the query.
         part: Regions to search by; None for all.
         without: Regions to leave out.
-
-    >>> import torch
-    >>> from bilrp import decompose
-    >>> query = decompose(torch.nn.Flatten(), torch.rand(1, 1, 2, 2), regions=1)
-    >>> bool(torch.equal(restrict_query(query, part=[1]).embedding, query.parts[1]))
-    True
     """
     included, excluded = _split_regions(decomposition.regions.count, part, without)
     parts, view = decomposition.parts[included], decomposition.view

@@ -19,11 +19,7 @@ MAX_THUMBNAIL_BYTES = 4_000_000
 
 
 def downscale(view: View | None) -> View | None:
-    """Return a view with a smaller image; texts are returned unchanged.
-
-    >>> downscale(Image.from_image(np.zeros((480, 640, 3), np.uint8))).size
-    (320, 240)
-    """
+    """Return a view with a smaller image; texts are returned unchanged."""
     if not isinstance(view, Image) or max(view.size) <= THUMBNAIL_SIDE_PIXELS:
         return view
     from PIL import Image as Pillow

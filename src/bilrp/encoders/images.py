@@ -50,9 +50,6 @@ def read(
         resize: "crop", "pad" or "stretch".
         mean, std: mean and standard deviation of each channel.
         max_pixels: largest image that is decoded.
-
-    >>> read("cat.jpg", size=128).shape
-    torch.Size([1, 3, 128, 128])
     """
     return _to_tensor(_open_limited(raw_input, size, max_pixels), size, resize, mean, std)
 
@@ -70,9 +67,6 @@ def read_with_view(
 
     Args:
         raw_input, size, resize, mean, std, max_pixels: as for `read`.
-
-    >>> read_with_view("cat.jpg").view.size
-    (640, 480)
     """
     image = _open_limited(raw_input, size, max_pixels)
     x = _to_tensor(image, size, resize, mean, std)

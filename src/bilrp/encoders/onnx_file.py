@@ -19,8 +19,6 @@ def load_onnx(path: str | Path) -> tuple[nn.Module, tuple[int | None, ...]]:
     """Return the model of an ONNX file as a torch module, and the shape of its input; free dimensions are None.
 
     The first output is the embedding.
-
-    >>> net, shape = load_onnx("resnet50.onnx")  # doctest: +SKIP
     """
     if not Path(path).is_file():
         raise InputError(f"{path} is not a file: give an ONNX file, as in onnx:model.onnx")

@@ -23,11 +23,7 @@ POOLING_LAYERS = (5, 10, 17, 24, 31)
 
 
 class VGG16(nn.Module):
-    """VGG_{:layer}: convolutions, ReLUs and poolings in torchvision's order and with its names.
-
-    >>> VGG16(17)(torch.rand(1, 3, 128, 128)).shape
-    torch.Size([1, 256, 16, 16])
-    """
+    """VGG_{:layer}: convolutions, ReLUs and poolings in torchvision's order and with its names."""
 
     def __init__(self, layer: int = NUM_LAYERS) -> None:
         super().__init__()

@@ -49,11 +49,7 @@ Stream = IO[bytes] | BufferedIOBase
 
 
 def load(path: str | Path | None = None, *, progress: bool = False) -> Weights:
-    """Return VGG-16's 26 tensors by torchvision's names: from `path`, else from the cache, else downloaded.
-
-    >>> load()["features.0.weight"].shape
-    torch.Size([64, 3, 3, 3])
-    """
+    """Return VGG-16's 26 tensors by torchvision's names: from `path`, else from the cache, else downloaded."""
     if path is not None:
         return from_file(path)
     cached = cache_folder() / CACHE_FILENAME

@@ -15,11 +15,6 @@ def parallel_for(function: Callable[[Task], None], tasks: Iterable[Task]) -> Non
     """Call `function` on every task on `torch.get_num_threads()` threads, with torch single-threaded in each.
 
     Runs serially while a `TorchDispatchMode` (e.g. `FlopCounterMode`) is active: modes are thread-local.
-
-    >>> results = []
-    >>> parallel_for(results.append, range(3))
-    >>> sorted(results)
-    [0, 1, 2]
     """
     count, in_dispatch_mode = torch.get_num_threads(), torch._C._len_torch_dispatch_stack()
     pending = iter(tasks)

@@ -122,9 +122,6 @@ def search_gammas(
         layer_count: number of layers.
         grid, rounds: as for `tune`.
         bar: progress bar.
-
-    >>> search_gammas(lambda g: -((g[0] - 0.1) ** 2) - (g[1] - 0.4) ** 2, 2)[0]
-    (0.1, 0.4)
     """
     if layer_count < 1 or not grid or rounds < 0:
         raise InputError("tuning needs at least one layer and one γ to try")

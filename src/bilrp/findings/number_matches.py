@@ -36,9 +36,6 @@ class NumberMatch:
         relevance: Of all pairs between them.
         share: Of the score; None for a score near zero.
         direction: How a block goes on: along a "row", down a "column", or both ("block"); None for a single number.
-
-    >>> NumberMatch(("9766", "9630"), [4, 9], [2, 7], 1.5, 0.1, "column").direction
-    'column'
     """
 
     numbers: tuple[str, ...]

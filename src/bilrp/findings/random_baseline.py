@@ -29,21 +29,13 @@ class RandomBaseline(NamedTuple):
     pairs: str = RANDOM_PAIRS
 
     def find_percentile(self, cosine: float) -> int | None:
-        """Return the largest of QUANTILE_PERCENTS whose quantile is below the cosine; None if it is below all.
-
-        >>> compute_baseline([0.1, 0.2, 0.3]).find_percentile(0.25)
-        50
-        """
+        """Return the largest of QUANTILE_PERCENTS whose quantile is below the cosine; None if it is below all."""
         quantiles = zip(QUANTILE_PERCENTS, self.quantiles, strict=True)
         return max((percent for percent, quantile in quantiles if cosine > quantile), default=None)
 
 
 def compute_baseline(cosines: Sequence[float] | np.ndarray, *, pairs: str = RANDOM_PAIRS) -> RandomBaseline:
-    """Return the baseline of a reference set from the cosines of its pairs.
-
-    >>> compute_baseline([0.1, 0.2, 0.3]).quantiles[4]
-    0.2
-    """
+    """Return the baseline of a reference set from the cosines of its pairs."""
     quantiles = np.percentile(np.asarray(cosines, float), QUANTILE_PERCENTS)
     return RandomBaseline(len(cosines), tuple(float(q) for q in quantiles), pairs)
 
@@ -68,11 +60,7 @@ def judge(cosine: float, baseline: RandomBaseline) -> tuple[str, str]:
 
 
 def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> RandomBaseline | None:
-    """Return the baseline measured for these weights, this layer and images of these sizes (texts have any), or None.
-
-    >>> look_up_baseline({"encoder": "mine", "weights": "0123456789abcdef"}, (128, 128)) is None
-    True
-    """
+    """Return the baseline measured for these weights, this layer and images of these sizes (texts have any), or None."""
     weights, measured = str(origin.get("weights")), _read_measured(origin.get("random_cosines"))
     if measured is not None:
         return measured
@@ -93,11 +81,7 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
 
 
 def look_up_long_baseline(origin: Mapping[str, Any], long_texts: int) -> RandomBaseline | None:
-    """Return the baseline of texts of which one or both are long, or None if it was not measured for these weights.
-
-    >>> look_up_long_baseline({"weights": "0123456789abcdef"}, 2) is None
-    True
-    """
+    """Return the baseline of texts of which one or both are long, or None if it was not measured for these weights."""
     measured = {1: SENTENCE_AND_PARAGRAPH_BASELINES, 2: PARAGRAPH_BASELINES}[long_texts]
     return measured.get(str(origin.get("weights")))
 

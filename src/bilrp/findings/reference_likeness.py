@@ -38,11 +38,7 @@ class PooledPhotographMean(NamedTuple):
 
 
 def pool_embedding(embedding: np.ndarray) -> np.ndarray | None:
-    """Return the means of groups of coordinates, of length one; None if the embedding cannot be divided into groups.
-
-    >>> float(pool_embedding(np.ones(512))[0])
-    0.0625
-    """
+    """Return the means of groups of coordinates, of length one; None if the embedding cannot be divided into groups."""
     if embedding.size % POOLED_COORDINATES or not np.any(embedding):
         return None
     pooled = embedding.astype(np.float64).reshape(POOLED_COORDINATES, -1).mean(1)

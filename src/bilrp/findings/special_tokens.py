@@ -23,12 +23,7 @@ def exclude_special_tokens(regions: Regions, view: View | None) -> list[int]:
 
 
 def select_regions(regions: Regions, selected: Sequence[int]) -> Regions:
-    """Return only these regions, in this order; features of the others are in no region.
-
-    >>> from bilrp.regions import tokens
-    >>> select_regions(tokens(("[CLS]", "cat"))(torch.zeros(1, 2, 3)), [1]).names
-    ('cat',)
-    """
+    """Return only these regions, in this order; features of the others are in no region."""
     if len(selected) == regions.count:
         return regions
     new_label = torch.full((regions.count + 1,), -1, device=regions.labels.device)  # the last: label −1

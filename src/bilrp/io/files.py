@@ -129,8 +129,6 @@ def read_text(path: str | Path, *, kind: str, max_bytes: int) -> str:
         path: The file.
         kind: What the file should be, for the error message.
         max_bytes: Refuse larger files, so that a sparse file cannot fill the memory.
-
-    >>> read_text("model/config.json", kind="JSON", max_bytes=16_000_000)
     """
     try:
         return read_bytes(path, max_bytes=max_bytes).decode("utf-8")
@@ -143,11 +141,7 @@ def _size_limit_message(max_bytes: int) -> str:
 
 
 def is_partial(path: str | Path) -> bool:
-    """Return whether this is the name of a temporary file that is still being written.
-
-    >>> is_partial("out/.bilrp-partial-1f0c.png")
-    True
-    """
+    """Return whether this is the name of a temporary file that is still being written."""
     return os.path.basename(path).startswith(PARTIAL_PREFIX)
 
 

@@ -37,8 +37,6 @@ def plot(
     Args:
         attribution: what to draw.
         column, title, palette: as for `Attribution.plot`.
-
-    >>> plot(attribution).savefig("why.png")  # doctest: +SKIP
     """
     colors, view = resolve_palette(palette), attribution.view
     values = attribution.column(column).detach().cpu().double().numpy()

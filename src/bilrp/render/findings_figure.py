@@ -52,13 +52,7 @@ MIN_DRAWN_FRACTION = 0.05  # of the strongest finding; weaker ones are not drawn
 
 
 def serialize_findings(explanation: Explanation, k: int = 12) -> list[dict[str, Any]]:
-    """Return findings as JSON-ready dicts: regions of both sides, relevance, share of the score, label, reliability.
-
-    >>> import torch, bilrp
-    >>> net = torch.nn.Linear(4, 4, bias=False)
-    >>> serialize_findings(bilrp.explain(net, torch.eye(4)[:1], torch.eye(4)[:1]))[0]["label"]
-    'region 0 ↔ region 0'
-    """
+    """Return findings as JSON-ready dicts: regions of both sides, relevance, share of the score, label, reliability."""
     return [
         {
             "a": finding.a,
@@ -83,13 +77,6 @@ def serialize_differences(
     Args:
         explanation: What to serialize.
         k, special_tokens: As for `list_differences`.
-
-    >>> import torch, bilrp
-    >>> net = torch.nn.Linear(2, 2, bias=False)
-    >>> _ = torch.nn.init.eye_(net.weight)
-    >>> e = bilrp.explain(net, torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 2.0]]), similarity="dot")
-    >>> serialize_differences(e)["differs_most"]
-    'region 1 of B (100 %)'
     """
     if explanation.a.embedding.shape != explanation.b.embedding.shape:
         return {"squared_distance": None, "differences": [], "differs_most": "", "differs_lead": ""}

@@ -98,9 +98,6 @@ def render_html(
         show: What each explanation shows first: "matches" or "differences".
         strips: Rows of tinted inputs above the explanations (`bilrp.render.strips.serialize_strips`).
         matrix: Scores of all pairs above the explanations (`serialize_matrix`).
-
-    >>> entry = GalleryEntry(explanation, "layer 17")  # doctest: +SKIP
-    >>> Path("why.html").write_text(render_html([entry], title="Two layers"))  # doctest: +SKIP
     """
     resolve_palette(palette)  # raises if unknown
     if not 1 <= len(entries) <= MAX_EXPLANATIONS:

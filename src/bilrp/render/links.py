@@ -81,8 +81,6 @@ def compute_links(relevance: Tensor, style: str | Style = "auto", *, min_opacity
         relevance: Relevance [regions of a, regions of b].
         style: Name of a style, or a style.
         min_opacity: Leave out fainter links, for example 1/255 for images of eight bits.
-
-    >>> [(i, j) for i, j, value, alpha in compute_links(explanation.relevance, "pascal_voc")]
     """
     if relevance.ndim != 2:
         raise InputError(f"relevance must be a matrix, got shape {tuple(relevance.shape)}")

@@ -16,9 +16,6 @@ def make_figure(size: tuple[float | int, float | int]) -> Figure:
     """Return an empty white figure of this size in inches, which a notebook shows as PNG.
 
     A notebook draws figures only once pyplot is imported, so the figure brings its own PNG.
-
-    >>> make_figure((2, 1))._repr_png_()[1:4]
-    b'PNG'
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -61,8 +61,6 @@ def render_html(
         explanation, title, style, names, special_tokens, show: As for `build_payload`.
         palette: "paper" or "safe" (colour-blind safe).
         compact: For a frame: fit the height, and fold everything below the findings.
-
-    >>> Path("why.html").write_text(render_html(explanation))  # doctest: +SKIP
     """
     resolve_palette(palette)  # raises if unknown
     names = None if names is None else (to_printable(names[0]), to_printable(names[1]))
@@ -104,19 +102,12 @@ def build_document(data: Mapping[str, Any], *, title: str, entry: str, start: st
 
 
 def write(explanation: Explanation, path: str | os.PathLike[str], **options: Any) -> Path:
-    """Write the page to `path` atomically; `options` are those of `render_html`.
-
-    >>> write(explanation, "why.html")  # doctest: +SKIP
-    """
+    """Write the page to `path` atomically; `options` are those of `render_html`."""
     return files.write_bytes(Path(path), render_html(explanation, **options).encode("utf-8"))
 
 
 def embed(explanation: Explanation, *, height: int = 860, **options: Any) -> str:
-    """Return the page in a sandboxed iframe, for notebooks (`Explanation._repr_html_`).
-
-    >>> from IPython.display import HTML  # doctest: +SKIP
-    >>> HTML(embed(explanation, height=700))  # doctest: +SKIP
-    """
+    """Return the page in a sandboxed iframe, for notebooks (`Explanation._repr_html_`)."""
     page = render_html(explanation, compact=True, **options)
     return (
         f'<iframe srcdoc="{_html.escape(page, quote=True)}" sandbox="allow-scripts allow-downloads" '
@@ -143,8 +134,6 @@ def build_payload(
         names: Names of the two inputs.
         special_tokens: Include special tokens of texts.
         show: What the page shows first: "matches" or "differences".
-
-    >>> build_payload(explanation)["breakdown"]["score"]  # doctest: +SKIP
     """
     full, explanation = explanation, select_visible(explanation, special_tokens=special_tokens)
     relevance = _numpy(explanation.relevance).astype(np.float64)
@@ -219,11 +208,7 @@ def check_pair_count(rows: int, columns: int) -> None:
 
 
 def serialize_breakdown(explanation: Explanation) -> dict[str, float]:
-    """Return the terms of the score for the page; terms that the similarity does not have are left out.
-
-    >>> serialize_breakdown(explanation)["score"] == explanation.score  # doctest: +SKIP
-    True
-    """
+    """Return the terms of the score for the page; terms that the similarity does not have are left out."""
     breakdown = explanation.breakdown
     terms = {"positive": breakdown.positive, "negative": breakdown.negative}
     if explanation.self_terms is not None:
@@ -250,9 +235,6 @@ def encode_pairs(relevance: np.ndarray) -> dict[str, Any]:
     Small matrices are embedded as float32. Larger ones are embedded in the smaller of two forms, each with an error of at
     most a ten-thousandth of the strongest pair: the factors of R = L Mᵀ, which the browser multiplies, or R in int16
     steps, deflated.
-
-    >>> encode_pairs(np.eye(2))["kind"]
-    'matrix'
     """
     rows, columns = relevance.shape
     shape = {"rows": rows, "columns": columns}
@@ -278,11 +260,7 @@ def _deflate(relevance: np.ndarray, tolerance: float) -> dict[str, Any]:
 def resolve_link_parameters(
     relevance: np.ndarray, style: str | links.Style | None = None
 ) -> dict[str, float]:
-    """Return l, h and p of `style`; without one, of "auto" with h at most the strongest pair.
-
-    >>> resolve_link_parameters(np.eye(2), "faces")
-    {'l': 0.3, 'h': 60.0, 'p': 1.0}
-    """
+    """Return l, h and p of `style`; without one, of "auto" with h at most the strongest pair."""
     parameters = _link_parameters(links.resolve_style(style or "auto", pairs=relevance.size))
     moment = float(np.mean(relevance**4) ** 0.25)
     if style is None and moment > 0:

@@ -107,11 +107,7 @@ Show = Literal["matches", "differences"]
 
 
 def check_show(name: str) -> Show:
-    """Return what a figure or page shows, "matches" or "differences"; raise InputError for another name.
-
-    >>> check_show("differences")
-    'differences'
-    """
+    """Return what a figure or page shows, "matches" or "differences"; raise InputError for another name."""
     for known in get_args(Show):
         if name == known:
             return known

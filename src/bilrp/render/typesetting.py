@@ -43,9 +43,6 @@ def layout_words(
         left, top: Left and top edge in inches.
         width: Maximum length of a line in inches.
         font_size: In points.
-
-    >>> [word.top for word in layout_words(["a", "b"], [False] * 2, [False] * 2, left=0, top=0, width=0.15, font_size=12)]
-    [0, 0.3833333333333333]
     """
     inch = font_size / 72
     x, y = left, top

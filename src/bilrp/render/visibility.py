@@ -17,9 +17,6 @@ def select_visible(explanation: Explanation, *, special_tokens: bool) -> Explana
     """Return the explanation restricted to the regions that are drawn.
 
     Its breakdown lacks the special tokens; figures show that of the full explanation.
-
-    >>> select_visible(explanation, special_tokens=False).a.view.region_texts  # doctest: +SKIP
-    ('A', 'cat', 'sat')
     """
     sides = explanation.a, explanation.b
     rows, columns = (list_visible_regions(side, special_tokens=special_tokens) for side in sides)

@@ -80,13 +80,6 @@ def _shares_by_slot(step: Step, shares: dict[str, float]) -> list[float]:
 
 
 def is_unfused_attention(step: Step) -> bool:
-    """Return whether the step is the product P V of an attention written as matmul, softmax, matmul.
-
-    >>> import torch
-    >>> from bilrp.trace.recorder import record
-    >>> tape = record(lambda x: torch.softmax(x @ x.mT, -1) @ x, torch.rand(1, 3, 2))
-    >>> [step.op for step in tape.steps if is_unfused_attention(step)]
-    ['matmul']
-    """
+    """Return whether the step is the product P V of an attention written as matmul, softmax, matmul."""
     weights = any(source.factor == "attention" for source in step.sources)
     return len(step.inputs) == 2 and step.operation.rule == "product" and weights

@@ -42,21 +42,13 @@ class Reference:
 
 
 def mean(x: Tensor) -> Tensor:
-    """Return a uniform image of the mean colour of x.
-
-    >>> mean(torch.tensor([[[[1.0, 3.0]]]]))
-    tensor([[[[2., 2.]]]])
-    """
+    """Return a uniform image of the mean colour of x."""
     _check_image(x, "mean")
     return x.mean((2, 3), keepdim=True).expand_as(x).contiguous()
 
 
 def blur(x: Tensor) -> Tensor:
-    """Return the image without detail finer than an eighth of its shorter side (a box blur, applied twice).
-
-    >>> blur(torch.ones(1, 3, 32, 32)).shape
-    torch.Size([1, 3, 32, 32])
-    """
+    """Return the image without detail finer than an eighth of its shorter side (a box blur, applied twice)."""
     _check_image(x, "blurred")
     radius = max(1, min(x.shape[2:]) // 8)
     for _ in range(2):
@@ -68,11 +60,7 @@ REFERENCES: dict[str, Callable[[Tensor], Tensor]] = {"mean": mean, "blurred": bl
 
 
 def as_reference(reference: ReferenceLike) -> Reference:
-    """Convert a name, a tensor of the input's shape, or a function of the input to a `Reference`.
-
-    >>> as_reference("mean").name
-    'mean'
-    """
+    """Convert a name, a tensor of the input's shape, or a function of the input to a `Reference`."""
     if isinstance(reference, Reference):
         return reference
     if isinstance(reference, str):

@@ -39,11 +39,7 @@ def can_push_sparse(t: Tensor) -> bool:
 
 
 def has_float64(device: torch.device) -> bool:
-    """Return whether the device supports float64.
-
-    >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
-    (True, False)
-    """
+    """Return whether the device supports float64."""
     return device.type not in DEVICES_WITHOUT_FLOAT64
 
 
@@ -129,11 +125,7 @@ def read_cgroup_free_bytes(folder: Path) -> int | None:
 
 
 def read_scalars(scalars: Sequence[Tensor]) -> list[float]:
-    """Return the values of one-element tensors, with one transfer per device.
-
-    >>> read_scalars([torch.tensor(True), torch.tensor(2.5)])
-    [1.0, 2.5]
-    """
+    """Return the values of one-element tensors, with one transfer per device."""
     values = [0.0] * len(scalars)
     for device in dict.fromkeys(t.device for t in scalars):
         indices = [i for i, t in enumerate(scalars) if t.device == device]

@@ -45,10 +45,6 @@ def compute_module_output(module: Callable[[Any], Tensor], input_layer: str, mod
         module: the whole model.
         input_layer: name of a submodule with weights.
         model_input: input of the whole model, e.g. token ids.
-
-    >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 2))
-    >>> compute_module_output(net, "0", torch.tensor([[3, 5]])).shape
-    torch.Size([1, 2, 4])
     """
     with torch.no_grad():
         with _OutputSubstitution(_find_weight(module, input_layer), None) as substitution:
@@ -78,10 +74,6 @@ def run_from_module(
     Args:
         module, input_layer, model_input: as for `compute_module_output`.
         options: Keyword arguments of the module.
-
-    >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 2))
-    >>> run_from_module(net, "0", torch.tensor([[3, 5]]))(torch.zeros(1, 2, 4)).shape
-    torch.Size([1, 2])
     """
     return partial(_run_from, module, input_layer, model_input, **options)
 

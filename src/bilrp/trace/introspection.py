@@ -17,12 +17,7 @@ NamedModules = list[tuple[str, nn.Module]]
 
 
 def find_operation(func: Callable[..., object], operations: OperationTable = OPERATIONS) -> Op:
-    """Return the operation of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'.
-
-    >>> import torch
-    >>> find_operation(torch.Tensor.add_).name
-    'add'
-    """
+    """Return the operation of a torch function: `Tensor.add_`, `torch.add` and `+` are all 'add'."""
     name = get_function_name(func)
     return operations.find(name[:-1] if has_inplace_suffix(name) else name)
 
@@ -63,13 +58,7 @@ def find_modules(encoder: object) -> list[nn.Module]:
 
 
 def find_referenced_tensors(encoder: object, modules: Iterable[NamedModules]) -> list[Tensor]:
-    """Return the tensors that an encoder refers to besides weights: module attributes, a function's variables.
-
-    >>> import torch
-    >>> w = torch.ones(2)
-    >>> find_referenced_tensors(lambda x: x * w, []) == [w]
-    True
-    """
+    """Return the tensors that an encoder refers to besides weights: module attributes, a function's variables."""
     values = [value for parts in modules for _, part in parts for value in vars(part).values()]
     return [value for value in (*values, *_referenced_values(encoder)) if isinstance(value, Tensor)]
 

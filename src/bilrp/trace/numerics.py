@@ -29,11 +29,7 @@ def compute_relu_gate(z: Tensor) -> Tensor:
 
 
 def equal(a: Tensor, b: Tensor) -> bool:
-    """Return `torch.equal(a, b)`, computed with numpy for large CPU tensors.
-
-    >>> equal(torch.zeros(2), torch.zeros(2)), equal(torch.zeros(2), torch.ones(2))
-    (True, False)
-    """
+    """Return `torch.equal(a, b)`, computed with numpy for large CPU tensors."""
     if (
         a.numel() < MIN_NUMPY_ELEMENTS
         or a.dtype != b.dtype
@@ -96,40 +92,24 @@ def require_close(a: Tensor, b: Tensor, on_failure: Callable[[], object]) -> Non
 
 
 def all_finite(t: Tensor) -> bool:
-    """Return whether the sum is finite, which proves that all values are.
-
-    >>> all_finite(torch.ones(2)), all_finite(torch.tensor([0.0, torch.nan]))
-    (True, False)
-    """
+    """Return whether the sum is finite, which proves that all values are."""
     return math.isfinite(float(t.sum()))
 
 
 def has_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
-    """Return whether any value is negative, looked up in `ranges` if possible.
-
-    >>> has_negative(torch.tensor([0.0, -1.0])), has_negative(torch.zeros(0))
-    (True, False)
-    """
+    """Return whether any value is negative, looked up in `ranges` if possible."""
     known = None if ranges is None else ranges.get(t)
     return t.numel() > 0 and (bool(t.amin() < 0) if known is None else known[0] < 0)
 
 
 def all_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
-    """Return whether all values are negative, looked up in `ranges` if possible.
-
-    >>> all_negative(torch.tensor([0.0, -1.0])), all_negative(torch.tensor([-1.0]))
-    (False, True)
-    """
+    """Return whether all values are negative, looked up in `ranges` if possible."""
     known = None if ranges is None else ranges.get(t)
     return bool(t.amax() < 0) if known is None else known[1] < 0
 
 
 def is_mask(t: Tensor) -> bool:
-    """Return whether a tensor is a numeric mask: all 0 and 1 (to multiply), or all 0 and about −∞ (to add).
-
-    >>> is_mask(torch.tensor([0.0, 1.0])), is_mask(torch.tensor([0.0, -0.5]))
-    (True, False)
-    """
+    """Return whether a tensor is a numeric mask: all 0 and 1 (to multiply), or all 0 and about −∞ (to add)."""
     return can_be_mask(t) and any(bool(check) for check in check_mask_values(t))
 
 

@@ -75,11 +75,7 @@ class Argument:
     default: Any = None
 
     def get(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Any:
-        """Return the value of the argument in a call.
-
-        >>> Argument(1, ("p",), 0.5).get(("x",), {"p": 0.1})
-        0.1
-        """
+        """Return the value of the argument in a call."""
         if self.position < len(args):
             return args[self.position]
         return next((kwargs[name] for name in self.names if name in kwargs), self.default)
@@ -189,11 +185,7 @@ class OperationTable:
 
 
 def format_op(op: Op) -> str:
-    """Format an operation with its non-default fields, for the origin of a decomposition.
-
-    >>> format_op(activation("erfinv", factor="scale"))
-    "erfinv (kind='activation', rule='frozen', factor='scale')"
-    """
+    """Format an operation with its non-default fields, for the origin of a decomposition."""
     default = Op(op.name, "unknown")
     values = [(field.name, getattr(op, field.name)) for field in fields(op)]
     return f"{op.name} ({', '.join(f'{name}={value!r}' for name, value in values if value != getattr(default, name))})"

@@ -19,12 +19,6 @@ def run_at_reference(tape: Tape, reference: Tensor) -> Tape:
     """Run every step at the reference x₀; return the tape with `step.reference` and `tape.reference` set.
 
     Constants of the run stay the same, so this is the model at x₀ only if it takes the same branches there.
-
-    >>> import torch
-    >>> from bilrp.trace.recorder import record
-    >>> tape = run_at_reference(record(torch.nn.ReLU(), torch.ones(1, 2)), -torch.ones(1, 2))
-    >>> tape.result, tape.reference.result
-    (tensor([[1., 1.]]), tensor([[0., 0.]]))
     """
     values = {tape.input: reference}
     steps = tuple(_run_step_at_reference(step, values) for step in tape.steps)

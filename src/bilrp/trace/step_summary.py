@@ -36,11 +36,7 @@ class StepSummary:
 
 
 def make_random_input(module: Callable[[Tensor], Tensor], shape: str) -> Tensor:
-    """Return seeded random values in [0, 1) of a shape like '1,3,128,128', in the model's dtype and on its device.
-
-    >>> make_random_input(torch.nn.Identity(), "1,3").shape
-    torch.Size([1, 3])
-    """
+    """Return seeded random values in [0, 1) of a shape like '1,3,128,128', in the model's dtype and on its device."""
     try:
         sizes = [int(n) for n in shape.replace("x", ",").split(",")]
     except ValueError:

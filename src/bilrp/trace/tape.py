@@ -124,12 +124,6 @@ class Tape:
         weights: the weights that the run used.
         input: value number of the input.
         reference: input and embedding at a reference input, if the tape was run there.
-
-    >>> import torch
-    >>> from bilrp.trace.recorder import record
-    >>> tape = record(torch.nn.Linear(3, 2), torch.ones(1, 3))
-    >>> [step.op for step in tape.steps]
-    ['linear']
     """
 
     steps: tuple[Step, ...]

@@ -68,11 +68,6 @@ def cache_tensor(name: Hashable, sources: Sequence[Tensor | None], compute: Call
         name: identifies the computation.
         sources: the tensors that it uses.
         compute: the computation.
-
-    >>> net = torch.nn.Linear(2, 2)
-    >>> with use_weight_cache(net, [net.weight], "hash of the weights"):
-    ...     cache_tensor("size", [net.weight], net.weight.abs) is cache_tensor("size", [net.weight], net.weight.abs)
-    True
     """
     cache = _ACTIVE.get()
     if cache is None or torch.is_inference_mode_enabled():  # inference mode has no version counters

@@ -30,9 +30,6 @@ class Pooling(nn.Module):
     Args:
         modes: names of `POOLING_MODES`.
         prompt_tokens: number of leading tokens to exclude.
-
-    >>> Pooling(("mean", "max"))(torch.ones(1, 3, 4)).shape
-    torch.Size([1, 8])
     """
 
     def __init__(self, modes: tuple[str, ...], prompt_tokens: int = 0):
