@@ -143,11 +143,7 @@ def _choose_members(
 
 
 def _choose_pairs(scores: Tensor, count: int) -> list[tuple[int, int]]:
-    """Return the pairs with the largest scores, no row and no column twice.
-
-    >>> _choose_pairs(torch.tensor([[3.0, 2.0], [2.5, 1.0]]), 2)
-    [(0, 0), (1, 1)]
-    """
+    """Return the pairs with the largest scores, no row and no column twice."""
     free, chosen = scores.clone(), []
     for _ in range(min(count, *scores.shape)):
         i, j = divmod(int(free.argmax()), scores.shape[1])

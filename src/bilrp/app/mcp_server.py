@@ -52,11 +52,7 @@ Where = Annotated[
 
 
 class CollectionTools:
-    """The tools on one collection. Inputs are ids, names or texts, never paths: no client has a file read.
-
-    Args:
-        collection: the collection.
-    """
+    """The tools on one collection. Inputs are ids, names or texts, never paths: no client has a file read."""
 
     def __init__(self, collection: Collection) -> None:
         self.collection = collection

@@ -51,11 +51,7 @@ class PairSettings:
 
 
 class PairSession:
-    """Two inputs and one encoder, with a cache of decompositions by their settings.
-
-    Args:
-        encoder, a, b: the encoder, and the inputs.
-    """
+    """Two inputs and one encoder, with a cache of decompositions by their settings."""
 
     def __init__(self, encoder: Encoder, a: Item, b: Item) -> None:
         self.encoder, self.sides = encoder, (a, b)

@@ -75,12 +75,7 @@ def make_static_routes() -> list[Route]:
 
 
 class CollectionRoutes:
-    """Handlers of the app on a collection.
-
-    Args:
-        session: the served collection.
-        queue, limiter: run slow and quick requests.
-    """
+    """Handlers of the app on a collection."""
 
     def __init__(self, session: CollectionSession, queue: JobQueue, limiter: ThreadLimiter) -> None:
         # Handlers read it once per request: adding an item replaces it.

@@ -54,9 +54,6 @@ class AccessPolicy:
         hosts: accepted names in the Host header.
         token: required in a cookie, an Authorization header or the URL; None: no token.
         accepts_any_address: it listens on every address of this machine, so that any IP address is accepted as Host.
-
-    >>> AccessPolicy.for_host("127.0.0.1", 8000).token is None, AccessPolicy.for_host("0.0.0.0", 8000).token is None
-    (True, False)
     """
 
     port: int

@@ -80,11 +80,7 @@ def intersect_columns(a: PackedParts, b: PackedParts) -> tuple[np.ndarray, np.nd
 
 
 def compute_relevance(a: PackedParts, b: PackedParts) -> Tensor:
-    """Return R = P P'ᵀ, summed over the coordinates that are active in both.
-
-    >>> compute_relevance(pack(torch.tensor([[0.0, 2.0, 1.0]])), pack(torch.tensor([[5.0, 3.0, 0.0]]))).tolist()
-    [[6.0]]
-    """
+    """Return R = P P'ᵀ, summed over the coordinates that are active in both."""
     _, in_a, in_b = intersect_columns(a, b)
     return torch.from_numpy(a.values(in_a) @ b.values(in_b).T)
 
@@ -101,10 +97,6 @@ def from_bytes(columns: Buffer, bits: Buffer, *, width: int, error: float) -> Pa
         columns, bits: Active coordinates (int32, ascending), and their bfloat16 values [regions, columns].
         width: Number of coordinates of an embedding.
         error: Relative rounding error of the stored values.
-
-    >>> from_bytes(np.array([3, 1], np.int32).tobytes(), bytes(4), width=4, error=0.0)
-    Traceback (most recent call last):
-    bilrp.errors.InputError: the coordinates of parts must be ascending and below 4
     """
     active = np.frombuffer(columns, dtype=np.int32)
     ascending = bool((active[1:] > active[:-1]).all())

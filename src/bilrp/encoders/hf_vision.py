@@ -98,11 +98,7 @@ def choose_pooling(pooling: str | None, model_type: str) -> str:
 
 
 def patch_regions(patch_size: Any) -> RegionFunction:
-    """Return the model's patches as regions, or 7×7 regions; 2×2 patches are merged while there are more than 1,024.
-
-    >>> patch_regions(16)(torch.zeros(1, 3, 224, 224)).count, patch_regions(4)(torch.zeros(1, 3, 224, 224)).count
-    (196, 784)
-    """
+    """Return the model's patches as regions, or 7×7 regions; 2×2 patches are merged while there are more than 1,024."""
 
     def spec(x: Tensor) -> Regions:
         sides = _patch_sides(patch_size)

@@ -25,11 +25,7 @@ Size = int | tuple[int, int] | Literal["original"]
 
 @dataclass(frozen=True)
 class EncoderOptions:
-    """Options of an encoder; None means the encoder's default.
-
-    Args:
-        size, resize, weights, pretrained, progress: as for `load`.
-    """
+    """Options of an encoder, as for `load`; None means the encoder's default."""
 
     size: Size | None = None
     resize: str | None = None
@@ -235,10 +231,6 @@ def load_stored(name: str, options: object, *, weights: str | None = None) -> En
         name: must be of a family of the table; model folders are read without running their code.
         options: `size` and `resize` from JSON, see `parse_stored_options`.
         weights: file of weights from the user; a stored one is ignored.
-
-    >>> load_stored("os:system", {})
-    Traceback (most recent call last):
-    bilrp.errors.InputError: os:system is not a built-in encoder: pass the encoder explicitly
     """
     family, (_, _, rest) = _find_family(name, FAMILIES), name.partition(":")
     if family is None or (family.weights_in_name and rest):

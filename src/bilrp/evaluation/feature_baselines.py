@@ -194,12 +194,7 @@ def pair_occlusions(
 def match_mutually(
     a: Float[Tensor, "positions_a channels"], b: Float[Tensor, "positions_b channels"]
 ) -> Float[Tensor, "positions_a positions_b"]:
-    """Return 1 where two vectors are each other's nearest by Euclidean distance, 0 elsewhere; of ties the first.
-
-    >>> match_mutually(torch.tensor([[0.0], [5.0]]), torch.tensor([[4.0], [9.0]]))
-    tensor([[0., 0.],
-            [1., 0.]])
-    """
+    """Return 1 where two vectors are each other's nearest by Euclidean distance, 0 elsewhere; of ties the first."""
     distances = torch.cdist(a.double(), b.double())
     first = torch.zeros_like(distances).scatter_(1, distances.argmin(1, keepdim=True), 1.0)
     second = torch.zeros_like(distances).scatter_(0, distances.argmin(0, keepdim=True), 1.0)

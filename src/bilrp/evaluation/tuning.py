@@ -156,10 +156,6 @@ def list_weighted_layers(encoder: EncoderLike, x: InputLike) -> list[str]:
 
 
 def build_composite(gammas: Mapping[str, float], *, otherwise: CompositeFunction | None = None) -> Composite:
-    """Return a composite with γ by step name, and `otherwise` (LRP-0 by default) for other steps.
-
-    >>> build_composite({"0": 0.1, "2": 0.0}).name
-    'first_match(0: gamma(0.1), 2: zero, otherwise: uniform(0))'
-    """
+    """Return a composite with γ by step name, and `otherwise` (LRP-0 by default) for other steps."""
     entries = [(name, rules.gamma(gamma) if gamma else rules.zero()) for name, gamma in gammas.items()]
     return first_match(*entries, otherwise=otherwise or uniform(0.0))

@@ -126,10 +126,6 @@ def break_down_distance(
     Args:
         parts, embeddings: [regions, h] and [h] of each side.
         normalize: Divide both by the length of the embedding, as the cosine does.
-
-    >>> parts = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
-    >>> break_down_distance(parts, (parts[0].sum(0), parts[1].sum(0)), normalize=False).b.tolist()[1]
-    6.0
     """
     vectors = [e.detach().cpu().double() for e in embeddings]
     lengths = [float(torch.linalg.vector_norm(e)) or 1.0 if normalize else 1.0 for e in vectors]
@@ -159,9 +155,6 @@ def find_counterparts(a: Tensor, b: Tensor, *, least: float = 0.0) -> tuple[tupl
     Args:
         a, b: Parts [regions, h] of the two inputs.
         least: Cosine.
-
-    >>> find_counterparts(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.1, 2.0], [-1.0, 0.0]]))
-    ((1, 0),)
     """
     p, q = (each.detach().cpu().float() for each in (a, b))
     # not the normalized parts, which are copies
@@ -211,12 +204,7 @@ def _is_in_other(
 
 
 def order_differences(differences: Sequence[Difference]) -> list[Difference]:
-    """Return differences with the largest first, those that are matched after the others unless only they add much.
-
-    >>> apart, match = Difference("a", [0], 1.0), Difference("a", [1], 2.0, is_matched=True)
-    >>> [d.contribution for d in order_differences([match, apart])]
-    [1.0, 2.0]
-    """
+    """Return differences with the largest first, those that are matched after the others unless only they add much."""
     ordered = sorted(differences, key=lambda difference: -difference.contribution)
     unmatched = [d.contribution for d in ordered if not d.is_matched]
     if not unmatched or unmatched[0] < MIN_UNMATCHED_FRACTION * ordered[0].contribution:

@@ -69,11 +69,7 @@ class PageNumbers:
 
 
 def walk(following: np.ndarray, start: int) -> list[int]:
-    """Return the next `MAX_STEPS` numbers after one, in one direction.
-
-    >>> walk(np.array([1, 2, 3, -1]), 0), walk(np.array([1, 2, 3, -1]), 3)
-    ([1, 2], [])
-    """
+    """Return the next `MAX_STEPS` numbers after one, in one direction."""
     steps: list[int] = []
     while len(steps) < MAX_STEPS and (start := int(following[start])) >= 0:
         steps.append(start)

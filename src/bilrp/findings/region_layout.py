@@ -84,13 +84,7 @@ class RegionLayout:
 
 
 def compute_layout(regions: Regions) -> RegionLayout:
-    """Return the layout of regions: areas of a plane touch at an edge or a corner, other regions form a sequence.
-
-    >>> import torch
-    >>> from bilrp.regions import grid
-    >>> compute_layout(grid(8)(torch.zeros(1, 3, 16, 24))).adjacency.sum(0)
-    array([4, 6, 4, 4, 6, 4])
-    """
+    """Return the layout of regions: areas of a plane touch at an edge or a corner, other regions form a sequence."""
     labels = to_label_image(regions)
     return _layout_sequence(regions) if labels is None else _layout_plane(labels, regions.count)
 

@@ -11,12 +11,7 @@ from bilrp.regions import Regions
 
 
 def exclude_special_tokens(regions: Regions, view: View | None) -> list[int]:
-    """Return the numbers of the regions that are not special tokens; all, if every region is one.
-
-    >>> from bilrp.regions import tokens
-    >>> exclude_special_tokens(tokens()(torch.zeros(1, 4, 2)), Text("A cat", (None, (0, 1), (2, 5), None)))
-    [1, 2]
-    """
+    """Return the numbers of the regions that are not special tokens; all, if every region is one."""
     special = set(view.special_tokens) if isinstance(view, Text) else set()
     every = range(regions.count)
     return [region for region in every if region not in special] or list(every)

@@ -1,1 +1,1 @@
-"""Atomic file writes, stored results and the result cache. May import errors and, to check stored results, similarity."""
+"""Atomic file writes and stored results. May import errors and, to check stored results, similarity."""

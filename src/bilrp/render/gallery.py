@@ -136,9 +136,6 @@ def serialize_matrix(
     Args:
         names, scores: Names of the inputs, and the score of each pair (i, j).
         caption: What the scores are.
-
-    >>> serialize_matrix(["a", "b"], {(0, 1): 0.5}, caption="cosine")["cells"][1][0]["text"]
-    '0.5'
     """
     largest = max((abs(score) for score in scores.values()), default=0.0) or 1.0
     numbers = {pair: n for n, pair in enumerate(scores)}

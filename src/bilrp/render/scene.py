@@ -474,10 +474,6 @@ def round_corners(corners: np.ndarray, radius: float) -> np.ndarray:
     Args:
         corners: (x, y) [n, 2] of a closed path.
         radius: Where curves begin, before and after each corner.
-
-    >>> path = round_corners(np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 4.0], [0.0, 4.0]]), 1.0)
-    >>> path[0].tolist(), bool((path[0] == path[-1]).all())
-    ([0.0, 1.0], True)
     """
     t = np.linspace(0, 1, CORNER_POINTS)[:, None]
     curves = []

@@ -36,11 +36,7 @@ def apply_assignments(base: Tensor, *writes: tuple[Any, Any]) -> Tensor:
 
 
 def gather_elements(sources: Tensor, *tensors: Tensor) -> Tensor:
-    """Gather elements by their index into the concatenation of all (flattened) tensors.
-
-    >>> gather_elements(torch.tensor([[0, 3]]), torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0]))
-    tensor([[1., 6.]])
-    """
+    """Gather elements by their index into the concatenation of all (flattened) tensors."""
     flat = torch.cat([t.reshape(-1) for t in tensors])
     return flat.index_select(0, sources.reshape(-1)).reshape(sources.shape)
 

@@ -51,11 +51,6 @@ def upcast_to_float64(tape: Tape) -> Tape:
 
     Some models compute norms in float32 even in a float64 run. That rounding is not linear: on the tape it would make
     push and pull differ in the eighth digit.
-
-    >>> from bilrp.trace.recorder import record
-    >>> tape = record(lambda x: x.float().double() * 2, torch.ones(1, 2, dtype=torch.float64))
-    >>> {step.result.dtype for step in upcast_to_float64(tape).steps}
-    {torch.float64}
     """
     if tape.x.dtype != torch.float64 or not any(_is_narrow(step) for step in tape.steps):
         return tape

@@ -32,11 +32,7 @@ class UntrackedConstant(NamedTuple):
 
 
 class RunConstants:
-    """The constants of a run: which existed before, and which were computed by recorded calls.
-
-    Args:
-        initial_tensors: tensors that exist before the run.
-    """
+    """The constants of a run: which existed before, and which were computed by recorded calls."""
 
     def __init__(self, initial_tensors: Iterable[Tensor]):
         self.initial = {id(t): (t, get_storage_and_version(t)) for t in initial_tensors}

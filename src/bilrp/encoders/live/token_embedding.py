@@ -42,10 +42,6 @@ def find_token_embedding(model: nn.Module, model_input: Tensor, token_ids: list[
     Args:
         model, model_input: called with `model_input`, an input with these token ids.
         token_ids: at least two, and not all the same.
-
-    >>> net = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(8, 2))
-    >>> find_token_embedding(net, torch.tensor([[3, 5]]), [3, 5])
-    '0'
     """
     with torch.no_grad(), _SelectedWeights(token_ids) as selected:
         model(model_input)

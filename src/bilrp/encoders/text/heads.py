@@ -72,10 +72,6 @@ class Pooling(nn.Module):
 
         Args:
             lengths: number of tokens of each text; shorter texts are padded at the end.
-
-        >>> Pooling(("mean",)).token_weights([1, 2])
-        tensor([[1.0000, 0.0000],
-                [0.5000, 0.5000]], dtype=torch.float64)
         """
         # The pooling of the identity matrix: one unit vector for each token.
         rows = [self(torch.eye(length, dtype=torch.float64)[None])[0] for length in lengths]
