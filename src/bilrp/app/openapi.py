@@ -264,8 +264,7 @@ def make_document_routes(operations: Sequence[Operation], *, has_token: bool) ->
     """Return the routes of the document and of its page.
 
     Args:
-        operations: the other routes of the server.
-        has_token: requests need a token.
+        operations, has_token: as for `build_document`.
     """
 
     async def serve_document(request: Request) -> Response:

@@ -114,12 +114,7 @@ def compute_heat(
 
 
 class RepairHandlers:
-    """Handlers of the repairs of a served collection; each is computed once.
-
-    Args:
-        get_session: returns the served collection, which is replaced when items are added.
-        queue, limiter: run slow and quick requests.
-    """
+    """Handlers of the repairs of a served collection, which adding an item replaces; each is computed once."""
 
     def __init__(
         self, get_session: Callable[[], CollectionSession], queue: JobQueue, limiter: ThreadLimiter

@@ -104,10 +104,7 @@ def highlight_words(explanation: Explanation, *, special_tokens: bool = False) -
 
 
 def shade_texts(sides: Sequence[Attribution]) -> str:
-    """Return the texts among these attributions, each word shaded by its value relative to the largest of its text.
-
-    Colours are used only if the output is a terminal.
-    """
+    """Return the texts among these attributions, each word shaded by its value relative to the largest of its text."""
     from rich.console import Console
 
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)

@@ -31,9 +31,8 @@ MAX_SAME_DIFFERENCE = 6.0  # of 255, mean: cells that differ less are equal; mor
 MAX_REFERENCE_ITEMS = 128  # items that all others are compared with, cell by cell
 MIN_COMMON_FRACTION = 0.1  # of the items: content shared by at least these is common
 MIN_COMMON_ITEMS = 3  # content shared by fewer items is not common
-MIN_OVERLAP_FRACTION = (
-    0.5  # of a region inside an area: the region belongs to the area; of items: their cells too
-)
+# Of a region inside an area: the region belongs to the area; of items: their cells too
+MIN_OVERLAP_FRACTION = 0.5
 MIN_SAME_ITEMS = 0.8  # of the items that show one of two areas: they are one part
 MAX_AREAS = 16  # that look the same in many items
 MIN_ATTRACTION = 0.05  # of the neighbours, above chance

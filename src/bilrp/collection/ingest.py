@@ -56,10 +56,7 @@ def read_source_item(encoder: Encoder, source_item: SourceItem, known_ids: Conta
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result for one input: `failed` is the error message; `is_duplicate`: another input has the same content.
-
-    `notes` are the kinds of its reader's notes.
-    """
+    """Result for one input: error message, kinds of its reader's notes, and whether another has the same content."""
 
     id: str
     source: str

@@ -40,10 +40,7 @@ def has_numbers(collection: Collection) -> bool:
 
 
 def read_numbers(collection: Collection, *, progress: bool = False) -> list[PageNumbers]:
-    """Return the numbers of every page of a collection; pages that were not read before are read and stored.
-
-    A page that cannot be read has no numbers.
-    """
+    """Return the numbers of every page, none of an unreadable one; pages that were not read before are read and stored."""
     if not has_numbers(collection):
         raise InputError(
             f"{collection.path} has no pages with numbers: index scanned tables with the encoder bigram"

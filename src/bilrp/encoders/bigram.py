@@ -152,10 +152,7 @@ def patch_regions(ink: Tensor) -> Regions:
 
 
 def read(raw_input: InputLike) -> Item:
-    """Read a scan (path, Pillow image or array) as ink [1, 1, height, width], scaled to a fixed digit height.
-
-    Its view is the scan at its own resolution.
-    """
+    """Read a scan (path, Pillow image or array) as ink [1, 1, height, width], scaled to a fixed digit height."""
     from bilrp.encoders import images
     from bilrp.encoders.binarization import load_gray, normalize_scan
 

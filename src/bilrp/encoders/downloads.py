@@ -160,12 +160,7 @@ def cache_folder() -> Path:
 
 
 def write_to_cache(path: Path, write: Callable[[Path], object]) -> bool:
-    """Write a cache file atomically; if the cache is not writable, warn and return False.
-
-    Args:
-        path: the file in the cache.
-        write: writes the content to the temporary path it is called with.
-    """
+    """Write a cache file atomically; if the cache is not writable, warn and return False."""
     try:
         with files.atomic_write(path) as temporary:
             write(temporary)

@@ -71,10 +71,7 @@ def plot(
 
 
 def render_html(attribution: Attribution) -> str:
-    """Return the attribution for a notebook: words on coloured backgrounds, or the figure as an image.
-
-    Of several targets the first is shown.
-    """
+    """Return the attribution (to the first target) for a notebook: words on coloured backgrounds, or the figure."""
     column = 0 if attribution.values.dim() > 1 else None
     if isinstance(attribution.view, Text):
         return _render_words(attribution, column)

@@ -38,12 +38,7 @@ class FirstUseCheck:
     advice: str
 
     def verify(self, raw_input: Any, compute_ours: Callable[[], Tensor]) -> None:
-        """Compare both embeddings of an input, unless this was done before.
-
-        Args:
-            raw_input: the input as the object takes it.
-            compute_ours: returns the embedding that will be explained.
-        """
+        """Compare both embeddings of an input, unless this was done before."""
         verified = _VERIFIED.setdefault(self.owner, set())
         if self.options in verified:
             return

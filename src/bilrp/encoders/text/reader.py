@@ -129,10 +129,7 @@ def read_text(raw_input: Any) -> str:
 
 
 def find_embedding_offset(transformer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
-    """Return the constants (positions, token types) that a transformer adds to its input first, or None.
-
-    They are read from the tape.
-    """
+    """Return the constants (positions, token types) that a transformer adds to its input first, by the tape; or None."""
     from bilrp.trace.recorder import record
     from bilrp.trace.rewrite import drop_identities
     from bilrp.trace.tape import Slot
