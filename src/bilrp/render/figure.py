@@ -85,6 +85,7 @@ def plot(
 def draw_explanation_arcs(
     axes: Axes, explanation: Any, style: str | algorithm.Style, palette: Palette, **options: float
 ) -> None:
+    """Draw an explanation of images as arcs; options are those of `draw_arcs`."""
     links = algorithm.compute_links(explanation.relevance, style, min_opacity=MIN_OPACITY)
     a, b = explanation.a, explanation.b
     images, boxes = (a.input_image, b.input_image), (a.regions.boxes, b.regions.boxes)
