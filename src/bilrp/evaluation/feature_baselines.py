@@ -79,14 +79,10 @@ def occlusion(
     ⟨φ(x) − φ(x∖I), φ(x') − φ(x'∖I')⟩, so one forward pass for each region is enough; the parts are these differences.
 
     Args:
-        encoder: encoder of both inputs, or a pair of encoders.
-        a, b: the inputs.
-        similarity: similarity of the embeddings; the encoder's by default.
-        regions: regions of both inputs, or a pair; the encoder's by default.
+        encoder, a, b, similarity, regions, progress: as for `baselines.hessian_product`.
         fill: "mean" (the mean colour of an image, the mean vector of a sequence; a number for other inputs: 0), "delete"
             (remove the tokens of the region), a number, a tensor that broadcasts to both inputs, or a function of the
             input. By default texts are deleted from, everything else has the mean.
-        progress: show a progress bar.
 
     >>> net = torch.nn.Linear(2, 2, bias=False)
     >>> x = torch.rand(1, 2)

@@ -75,8 +75,7 @@ def serialize_differences(
     Without a distance (embeddings of two sizes) the list is empty.
 
     Args:
-        explanation: What to serialize.
-        k, special_tokens: As for `list_differences`.
+        explanation, k, special_tokens: As for `list_differences`.
     """
     if explanation.a.embedding.shape != explanation.b.embedding.shape:
         return {"squared_distance": None, "differences": [], "differs_most": "", "differs_lead": ""}
