@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.covering import describe_covering, embed_without_regions
+from bilrp.covering import describe_covering, embed_without_regions, find_needed, order_by_findings
 from bilrp.encoder import read_item
 from bilrp.errors import InputError
 from text_folders import ARCHITECTURES
@@ -89,3 +91,62 @@ def test_a_finding_that_is_the_whole_score_is_left_out() -> None:
     x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     explanation = bilrp.explain(nn.Identity(), x, x, similarity="cosine")
     assert explanation.findings() and explanation.cover_findings() == []
+
+
+def test_needed_regions_are_the_best_of_three_candidates() -> None:
+    """Against every candidate covered by hand, with relevance that misleads on purpose."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 12, 2, 2), nn.Flatten())
+    net = net.double().requires_grad_(False)
+    encoder = bilrp.Encoder(net, similarity="cosine")
+    a, b = torch.rand(2, 1, 3, 32, 32, dtype=torch.float64)
+    explanation = bilrp.explain(encoder, a, b, regions=8)
+    for relevance in (explanation.relevance, torch.randn(16, 16, dtype=torch.float64)):
+        misled = replace(explanation, relevance=relevance)
+        needed = misled.find_needed_regions()
+        for side, (x, other, chosen, score) in enumerate(
+            ((a, b, needed.a, needed.without_a), (b, a, needed.b, needed.without_b))
+        ):
+
+            def cover(numbers: list[int], x: torch.Tensor = x, other: torch.Tensor = other) -> float:
+                inside = torch.isin(explanation.a.regions.labels, torch.tensor(numbers))
+                covered = torch.where(inside, x.mean((2, 3), keepdim=True), x)
+                return float(nn.functional.cosine_similarity(net(covered), net(other)))
+
+            by_sum = relevance.sum(1 - side).argsort(descending=True).tolist()
+            alone = sorted(by_sum[:8], key=lambda number: cover([number]))
+            by_finding = order_by_findings(relevance, misled.findings(), side, range(16))
+            candidates = [order[:3] for order in (by_sum, alone, by_finding)]
+            assert sorted(chosen) in [sorted(each) for each in candidates]
+            assert score == pytest.approx(min(cover(each) for each in candidates), abs=1e-9)
+
+
+def test_needed_regions_are_words_and_no_special_tokens(tmp_path: Path) -> None:
+    architecture = next(each for each in ARCHITECTURES if each.name == "bert")
+    encoder = bilrp.encoders.sentence(architecture.save(tmp_path), dtype=torch.float64)
+    explanation = bilrp.explain(encoder, "a cat sat", "a cat")
+    needed = explanation.find_needed_regions(1)
+    names = explanation.a.regions.names
+    assert names is not None and names[needed.a[0]] in {"a", "cat", "sat"}
+    everything = explanation.find_needed_regions(99)
+    assert len(everything.a) == 3 and len(everything.b) == 2
+
+
+def test_needed_regions_refuse_what_the_model_does_not_compute(tmp_path: Path) -> None:
+    encoder = bilrp.Encoder(Bright())
+    with pytest.raises(InputError, match="own score"):
+        bilrp.explain(encoder, *make_images(), similarity="squared_distance").find_needed_regions()
+    explanation = bilrp.explain(encoder, *make_images(), similarity="dot", regions=4)
+    with pytest.raises(InputError, match="At least 1"):
+        explanation.find_needed_regions(0)
+    with pytest.raises(InputError, match="needs the model"):
+        bilrp.Explanation.load(explanation.save(tmp_path / "pair.npz")).find_needed_regions()
+
+
+def test_no_score_is_never_the_lowest() -> None:
+    assert find_needed(
+        lambda numbers: math.nan if 2 in numbers else -numbers[0], [2, 0, 1], [2, 1, 0], 1
+    ) == (
+        [1],
+        -1,
+    )

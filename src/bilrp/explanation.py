@@ -14,7 +14,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from bilrp.covering import CoveredFinding, PairRuns
+from bilrp.covering import (
+    CoveredFinding,
+    NeededRegions,
+    PairRuns,
+    count_needed,
+    find_needed,
+    order_by_findings,
+    order_by_sum,
+)
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import (
     CompositeLike,
@@ -197,22 +205,73 @@ class Explanation:
         >>> [covered.without_a for covered in explanation.cover_findings()]
         [0.0]
         """
-        if self.runs is None:
-            raise InputError(
-                "covering findings needs the model: use an explanation that bilrp.explain returned"
-            )
+        runs = self._runs()
         embeddings, regions = (self.a.embedding, self.b.embedding), (self.a.regions, self.b.regions)
-        if self.is_distance or any(side.origin.get("projection") for side in (self.a, self.b)):
-            return []
-        if self.unweighted_score is not None:  # the model has no weights
+        if self._is_not_the_models():
             return []
         raising = [(n, each) for n, each in enumerate(self._all_findings, 1) if each.relevance > 0]
         for number, finding in raising[:k]:
             if number not in self._covered:
-                scores = self.runs.cover(finding, embeddings, regions)
+                scores = [
+                    runs.score_without(side, numbers, embeddings, regions)
+                    for side, numbers in enumerate((finding.a, finding.b))
+                ]
                 self._covered[number] = CoveredFinding(number, finding, self.score, *scores)
         covered = [self._covered[number] for number, _ in raising[:k]]
         return [each for each in covered if math.isfinite(each.fall)]
+
+    def find_needed_regions(self, count: int | None = None) -> NeededRegions:
+        """Find the regions of each side without which the score falls most: relevance proposes them, the model decides.
+
+        Three candidates are covered, as by `cover_findings`: the regions of the first findings; those with the most
+        relevance in sum (`marginals`); and, among the half with the most relevance, those without which the score falls
+        most when each is covered alone. The one without which the score is lowest is returned. This takes a forward pass
+        for half of the regions of each side, and three more.
+
+        A finding says what goes with what; a region that goes a little with everything is in none, and the score may
+        need it all the same.
+
+        Args:
+            count: regions of each side; an eighth of them, at least three, if None.
+
+        >>> import torch
+        >>> net = torch.nn.Linear(4, 4, bias=False)
+        >>> x = torch.tensor([[1.0, 2.0, 0.0, 0.0]])
+        >>> len(explain(net, x, x, similarity="dot").find_needed_regions(2).a)
+        2
+        """
+        runs = self._runs()
+        if self._is_not_the_models():
+            raise InputError(
+                "needed regions are those of the model's own score: explain without a distance, project= and reliability="
+            )
+        if count is not None and count < 1:
+            raise InputError(f"count={count}: how many regions of each side? At least 1")
+        embeddings, regions = (self.a.embedding, self.b.embedding), (self.a.regions, self.b.regions)
+        found = []
+        for side, numbers in enumerate(self._without_special_tokens()[:2]):
+            found.append(
+                find_needed(
+                    lambda hidden, side=side: runs.score_without(side, hidden, embeddings, regions),
+                    order_by_findings(self.relevance, self._all_findings, side, numbers),
+                    order_by_sum(self.relevance, side, numbers),
+                    count_needed(len(numbers)) if count is None else min(count, len(numbers)),
+                )
+            )
+        (a, without_a), (b, without_b) = found
+        return NeededRegions(a, b, self.score, without_a, without_b)
+
+    def _runs(self) -> PairRuns:
+        if self.runs is None:
+            raise InputError(
+                "covering regions needs the model: use an explanation that bilrp.explain returned"
+            )
+        return self.runs
+
+    def _is_not_the_models(self) -> bool:
+        """Return whether the score is a distance, an estimate or weighted, so that the model alone does not compute it."""
+        is_projected = any(side.origin.get("projection") for side in (self.a, self.b))
+        return self.is_distance or is_projected or self.unweighted_score is not None
 
     @cached_property
     def _covered(self) -> dict[int, CoveredFinding]:

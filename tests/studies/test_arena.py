@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 import bilrp
 from bilrp import evaluation
+from bilrp.covering import order_by_findings, order_by_sum
 from bilrp.encoders import images, sentence
 from bilrp.errors import InputError
 from bilrp.regions import grid
 from bilrp.render.report import Table
 from bilrp_studies.arena import methods, photo_truths, report, study, text_truths
 from bilrp_studies.arena.settings import ArenaSettings
-from bilrp_studies.arena.truth import Case, measure, order_regions, rank_regions
+from bilrp_studies.arena.truth import Case, measure
 from bilrp_studies.common.word_subsets import StudySentence
 from text_folders import ARCHITECTURES
 
@@ -157,6 +158,10 @@ def test_chunks_are_read_and_aligned(data: Path, settings: ArenaSettings, tmp_pa
     assert len(planted) == 4 and all(float(case.match.sum()) == 1 for case in planted)
 
 
+def order_regions(explanation: bilrp.Explanation, side: int) -> list[int]:
+    return order_by_findings(explanation.relevance, explanation.findings(), side, range(16))
+
+
 @pytest.mark.parametrize("has_peaks", [True, False])
 def test_covering_by_hand(has_peaks: bool) -> None:
     """The fall is that of the score with the first regions in mean colour, one side at a time: three of 16, for any method.
@@ -176,7 +181,7 @@ def test_covering_by_hand(has_peaks: bool) -> None:
         regions = [2, 4, 0], [3, 9, 0]
     explanation = replace(bilrp.explain(encoder, a, b, regions=16), relevance=relevance)
     assert bool(explanation.findings()) == has_peaks
-    assert tuple(order_regions(explanation, side, range(16))[:3] for side in (0, 1)) == regions
+    assert tuple(order_regions(explanation, side)[:3] for side in (0, 1)) == regions
     match = torch.eye(16)
     result = measure(
         encoder, explanation, Case("class", a, b, match, torch.ones_like(match), group=0, cover=True)
@@ -200,8 +205,8 @@ def test_regions_of_a_finding_are_covered_by_their_relevance_to_it() -> None:
         bilrp.explain(encoder, *torch.rand(2, 1, 3, 64, 64), regions=16), relevance=relevance
     )
     assert [(each.a, each.b) for each in explanation.findings()] == [([4, 5], [5]), ([10], [3])]
-    assert order_regions(explanation, 0, range(16))[:4] == [5, 4, 10, 0]
-    assert order_regions(explanation, 1, range(16))[:3] == [5, 3, 0]
+    assert order_regions(explanation, 0)[:4] == [5, 4, 10, 0]
+    assert order_regions(explanation, 1)[:3] == [5, 3, 0]
 
 
 def test_regions_are_covered_by_their_sums_of_relevance() -> None:
@@ -212,12 +217,15 @@ def test_regions_are_covered_by_their_sums_of_relevance() -> None:
     relevance = torch.zeros(16, 16)
     relevance[5, 7], relevance[9], relevance[3, :8], relevance[12, 8:] = 0.6, 0.1, 0.1, 0.09
     explanation = replace(bilrp.explain(encoder, a, b, regions=16), relevance=relevance)
-    assert rank_regions(explanation, 0, range(16))[:4] == [9, 3, 12, 5]
-    assert order_regions(explanation, 0, range(16))[0] == 5
+    assert order_by_sum(explanation.relevance, 0, range(16))[:4] == [9, 3, 12, 5]
+    assert order_regions(explanation, 0)[0] == 5
     match = torch.eye(16)
     case = Case("class", a, b, match, torch.ones_like(match), group=0, cover=True)
     falls = []
-    for x, other, hidden in ((a, b, [9, 3, 12]), (b, a, rank_regions(explanation, 1, range(16))[:3])):
+    for x, other, hidden in (
+        (a, b, [9, 3, 12]),
+        (b, a, order_by_sum(explanation.relevance, 1, range(16))[:3]),
+    ):
         changed = torch.where(
             torch.isin(grid(16)(x).labels, torch.tensor(hidden)), x.mean((2, 3), keepdim=True), x
         )
@@ -226,6 +234,7 @@ def test_regions_are_covered_by_their_sums_of_relevance() -> None:
     result = measure(encoder, explanation, case)
     assert result["fall by region"] == pytest.approx(sum(falls) / 2, abs=1e-6)
     assert abs(result["fall by region"] - result["fall"]) > 1e-5
+    assert result["fall, checked"] >= max(result["fall"], result["fall by region"])
 
 
 def test_the_stereo_pair_matches_by_its_disparity(settings: ArenaSettings) -> None:

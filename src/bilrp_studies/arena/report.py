@@ -8,6 +8,7 @@ from typing import Any
 from bilrp.render.report import Report, Table
 from bilrp_studies.arena.methods import OUR_METHOD, RANKING_METHODS
 from bilrp_studies.arena.settings import ArenaSettings
+from bilrp_studies.arena.truth import COVER_MEASURES
 from bilrp_studies.common.bootstrap import block_bootstrap_mean
 from bilrp_studies.common.study_report import (
     Block,
@@ -22,7 +23,13 @@ Values = dict[tuple[str, str], dict[str, dict[str, dict[int, list[float]]]]]
 """(encoder, truth) → measure → method → group → one value per pair."""
 
 MATCH_MEASURES = ("× chance", "signed", "hit", "AUC")
-COVER_MEASURES = ("fall", "fall by region")
+ONLY_DEFAULT_CHECKED = ", only the default checked"
+COMPARISONS = {  # of what is covered: the default's measure, that of the others
+    "": ("fall", "fall"),
+    ", by region": ("fall by region", "fall by region"),
+    ONLY_DEFAULT_CHECKED: ("fall, checked", "fall"),
+    ", checked": ("fall, checked", "fall, checked"),
+}
 VERDICTS = ("behind", "lower", "unclear", "higher", "ahead")
 MIN_GROUPS = 5  # with fewer independent pairs the bootstrap says nothing
 EQUAL_FALL = 1e-6  # falls that differ by less are the same
@@ -34,6 +41,8 @@ MEANINGS = {
     "fall": "by how much the score falls when the first findings are covered, an eighth of the regions of one side at a "
     "time (at least three), the same number for every method",
     "fall by region": "the same, with the regions that have the most relevance in sum, whatever they match",
+    "fall, checked": "the same, with regions that were chosen with the model (`Explanation.find_needed_regions`): the first "
+    "of the findings, those with the most relevance, or those of that half that lower the score most when covered alone",
     "unattributed": "share of the score that no pair of regions has; not compared",
 }
 
@@ -43,10 +52,8 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
     values = collect_values(rows)
     table = summarize_values(values, settings)
     comparisons = compare_methods(values, settings)
-    covering = compare_covering(rows, settings) | {
-        f"{encoder}, by region": by
-        for encoder, by in compare_covering(rows, settings, measure="fall by region").items()
-    }
+    by_kind = {kind: compare_covering(rows, settings, *measures) for kind, measures in COMPARISONS.items()}
+    covering = {f"{encoder}{kind}": by for kind, each in by_kind.items() for encoder, by in each.items()}
     results = {
         "table": {f"{encoder} | {truth}": by for (encoder, truth), by in table.items()},
         "comparisons": comparisons,
@@ -67,12 +74,13 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
         f"lower in {counts['lower']} and higher in {counts['higher']}."
     )
     if covering:
-        sentence = ", ".join(
-            f"{encoder} {by['more than every other']['mean']:.0%} ({by['every other']['mean']:.0%} with ties)"
-            for encoder, by in covering.items()
-        )
+        held = [
+            ", ".join(f"{encoder} {by['every other']['mean']:.0%}" for encoder, by in by_kind[kind].items())
+            for kind in ("", ONLY_DEFAULT_CHECKED)
+        ]
         summary += (
-            f" Covering its first findings lowers the score more than every other's on: {sentence} of pairs."
+            f" Without the regions of its first findings the score falls as far as under every other's on {held[0]} "
+            f"of the pairs; without regions that the model chose among those with the most relevance on {held[1]}."
         )
     return build_study_report(
         "Which method finds what is known to match?",
@@ -154,7 +162,7 @@ def judge_difference(difference: Mapping[str, float], groups: int) -> str:
 
 
 def compare_covering(
-    rows: Iterable[Row], settings: ArenaSettings, *, measure: str = "fall"
+    rows: Iterable[Row], settings: ArenaSettings, measure: str = "fall", others: str = "fall"
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return, by encoder and other method, the share of pairs whose score falls more under the default's findings.
 
@@ -165,12 +173,14 @@ def compare_covering(
     Args:
         rows: the measures of every method on every pair.
         settings: the settings of the study.
-        measure: one of COVER_MEASURES.
+        measure: the default's measure, one of COVER_MEASURES.
+        others: the measure of the other methods.
     """
     held: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        falls = {name: each[measure] for name, each in row["methods"].items() if measure in each}
-        ours = falls.pop(OUR_METHOD, None)
+        falls = {name: each[others] for name, each in row["methods"].items() if others in each}
+        falls.pop(OUR_METHOD, None)
+        ours = row["methods"].get(OUR_METHOD, {}).get(measure)
         if ours is None or not falls:
             continue
         by, best = held.setdefault(row["encoder"], {}), max(falls.values())

@@ -32,13 +32,13 @@ from bilrp_studies.arena.methods import (
     text_methods,
 )
 from bilrp_studies.arena.settings import ArenaSettings
-from bilrp_studies.arena.truth import Case, measure
+from bilrp_studies.arena.truth import Case, ScoresWithout, measure
 from bilrp_studies.common import sts_data
 from bilrp_studies.common.cache import Cache, compute_key, hash_array, hash_weights
 from bilrp_studies.common.noun_matching import load_or_train
 from bilrp_studies.common.result_cache import load_or_compute_row
 
-CACHE_VERSION = 3  # of the cached measures of a pair; changing it invalidates the cache
+CACHE_VERSION = 4  # of the cached measures of a pair; changing it invalidates the cache
 IMAGE_TRUTHS = (
     photo_truths.class_cases,
     photo_truths.warp_cases,
@@ -133,6 +133,7 @@ def measure_truth(
             origin["regions"] = None if is_text else photo_truths.region_side(settings, case.a)
         base = compute_key(_identify(case), origin)
         ours: list[Explanation] = []  # filled when the first method that is not cached needs it
+        covered: ScoresWithout = {}
         regions = None if is_text else grid(photo_truths.region_side(settings, case.a))
         row = {}
         for label, method in methods.items():
@@ -140,8 +141,11 @@ def measure_truth(
             row[label] = load_or_compute_row(
                 cache,
                 key,
-                lambda method=method, case=case, ours=ours, regions=regions: measure(
-                    encoder, run_method(method, methods[OUR_METHOD], ours, encoder, case, regions), case
+                lambda method=method, case=case, ours=ours, covered=covered, regions=regions: measure(
+                    encoder,
+                    run_method(method, methods[OUR_METHOD], ours, encoder, case, regions),
+                    case,
+                    covered,
                 ),
             )
         yield {"encoder": name, "truth": case.truth, "group": case.group, "methods": row}

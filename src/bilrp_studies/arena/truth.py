@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
 from bilrp import evaluation
-from bilrp.covering import embed_without_regions
+from bilrp.covering import PairRuns, count_needed, find_needed, order_by_findings, order_by_sum
 from bilrp.encoder import Encoder, read_item
 from bilrp.evaluation.metrics import safe_ratio
 from bilrp.explanation import Explanation
-from bilrp.inputs import Item, Text
-from bilrp.regions import Regions
+from bilrp.findings.special_tokens import exclude_special_tokens
 from bilrp.similarity import resolve_similarity
 
-MIN_COVERED_REGIONS = 3  # of each side
 MAX_FINDINGS = 100
+COVER_MEASURES = ("fall", "fall by region", "fall, checked")
+
+ScoresWithout: TypeAlias = dict[tuple[int, frozenset[int]], float]
+"""(side, covered regions) → score: methods often cover the same regions of a pair."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +49,17 @@ class Case:
     cover: bool = False
 
 
-def measure(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str, float]:
-    """Return the measures of an explanation: × chance, signed share, hit, AUC, unattributed, and the fall under cover."""
+def measure(
+    encoder: Encoder, explanation: Explanation, case: Case, covered: ScoresWithout | None = None
+) -> dict[str, float]:
+    """Return the measures of an explanation: × chance, signed share, hit, AUC, unattributed, and the fall under cover.
+
+    Args:
+        encoder: the encoder.
+        explanation: the explanation of a method.
+        case: the pair and its true matches.
+        covered: scores without regions that are known from other methods; what is computed is added.
+    """
     relevance = explanation.relevance.double()
     if case.units is not None:
         left, right = (each.double() for each in case.units)
@@ -61,77 +72,43 @@ def measure(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str,
         "AUC": evaluation.roc_auc(relevance, case.match, mask=case.mask),
         "unattributed": safe_ratio(explanation.unattributed, explanation.score),
     }
-    return result | cover_first(encoder, explanation, case) if case.cover else result
+    return result | cover_first(encoder, explanation, case, covered) if case.cover else result
 
 
-def cover_first(encoder: Encoder, explanation: Explanation, case: Case) -> dict[str, float]:
+def cover_first(
+    encoder: Encoder, explanation: Explanation, case: Case, covered: ScoresWithout | None = None
+) -> dict[str, float]:
     """Cover the first regions of each side in turn; return by how much the score falls, relative to the score.
 
-    Every method covers the same number of regions of each side, `count_covered`. "fall": those of its findings in their
-    order, as listed by `order_regions`. "fall by region": those with the most relevance, whatever they go with, as
-    listed by `rank_regions`. Regions of an image become its mean colour, words of a text are deleted.
+    Every method covers the same number of regions of each side, `count_needed`. "fall": those of its findings in their
+    order; "fall by region": those with the most relevance, whatever they go with; "fall, checked": those that
+    `find_needed` chooses with the model. Regions of an image become its mean colour, words of a text are deleted.
+
+    Args:
+        encoder, explanation, case, covered: as for `measure`.
     """
-    similarity = resolve_similarity(None, encoder.similarity)
-    embeddings = [side.embedding for side in (explanation.a, explanation.b)]
-    falls = {"fall": 0.0, "fall by region": 0.0}
-    for number, side in enumerate((explanation.a, explanation.b)):
-        item = read_item(encoder, (case.a, case.b)[number])
-        numbers = list_coverable(item, side.regions)
-        for name, order in zip(falls, (order_regions, rank_regions), strict=True):
-            hidden = order(explanation, number, numbers)[: count_covered(len(numbers))]
-            covered = embed_without_regions(encoder, item, side.regions, hidden)
-            pair = (embeddings[0], covered) if number else (covered, embeddings[1])
-            falls[name] += (1 - similarity.score(*pair) / explanation.score) / 2
+    items = read_item(encoder, case.a), read_item(encoder, case.b)
+    runs = PairRuns((encoder, encoder), items, resolve_similarity(None, encoder.similarity))
+    embeddings = explanation.a.embedding, explanation.b.embedding
+    regions = explanation.a.regions, explanation.b.regions
+    known = {} if covered is None else covered
+    falls: dict[str, float] = dict.fromkeys(COVER_MEASURES, 0.0)
+    for side, item in enumerate(items):
+
+        def score_without(numbers: Sequence[int], side: int = side) -> float:
+            key = side, frozenset(numbers)
+            if key not in known:
+                known[key] = runs.score_without(side, numbers, embeddings, regions)
+            return known[key]
+
+        numbers = exclude_special_tokens(regions[side], item.view)
+        count = count_needed(len(numbers))
+        by_finding = order_by_findings(
+            explanation.relevance, explanation.findings(MAX_FINDINGS), side, numbers
+        )
+        by_sum = order_by_sum(explanation.relevance, side, numbers)
+        _, checked = find_needed(score_without, by_finding, by_sum, count)
+        scores = (score_without(by_finding[:count]), score_without(by_sum[:count]), checked)
+        for name, score in zip(COVER_MEASURES, scores, strict=True):
+            falls[name] += (1 - score / explanation.score) / 2
     return falls
-
-
-def count_covered(regions: int) -> int:
-    """Return how many regions of a side are covered: an eighth, at least three, never all.
-
-    >>> [count_covered(n) for n in (2, 3, 9, 49)]
-    [1, 2, 3, 6]
-    """
-    return max(1, min(max(MIN_COVERED_REGIONS, regions // 8), regions - 1))
-
-
-def list_coverable(item: Item, regions: Regions) -> list[int]:
-    """Return the regions that may be covered: all of an image, the words of a text without special tokens."""
-    if isinstance(item.view, Text):
-        return [number for number, span in enumerate(item.view.spans) if span is not None]
-    return list(range(regions.count))
-
-
-def order_regions(explanation: Explanation, side: int, numbers: Sequence[int]) -> list[int]:
-    """Return regions of one side in the order in which an explanation covers them.
-
-    First those of its findings that raise the score, in their order, and inside a finding by their relevance to its other
-    side; then all others by their strongest pair. Ties keep the order of the regions.
-
-    Args:
-        explanation: The explanation.
-        side: 0 for a, 1 for b.
-        numbers: Regions of that side.
-    """
-    relevance = explanation.relevance.T if side else explanation.relevance
-    strongest, rank = relevance.amax(1).tolist(), {}
-    for place, finding in enumerate(
-        each for each in explanation.findings(MAX_FINDINGS) if each.relevance > 0
-    ):
-        own, other = (finding.b, finding.a) if side else (finding.a, finding.b)
-        for number, value in zip(own, relevance[own][:, other].sum(1).tolist(), strict=True):
-            rank.setdefault(number, (place, -value))
-    return sorted(numbers, key=lambda number: rank.get(number, (MAX_FINDINGS, -strongest[number])))
-
-
-def rank_regions(explanation: Explanation, side: int, numbers: Sequence[int]) -> list[int]:
-    """Return regions of one side by the sum of their relevance with the whole other side, largest first.
-
-    A finding says what goes with what; this says what a region adds to the score, whatever it goes with.
-
-    Args:
-        explanation: The explanation.
-        side: 0 for a, 1 for b.
-        numbers: Regions of that side.
-    """
-    sums = explanation.marginals()[side].tolist()
-    return sorted(numbers, key=lambda number: -sums[number])
