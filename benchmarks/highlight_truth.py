@@ -79,7 +79,7 @@ def align_chunks(folder: Path, count: int) -> Iterator[Question]:
         folder: Has ists.
         count: Number of pairs.
     """
-    count_planted = 0
+    yielded = 0
     for pair in choose_aligned_pairs(ArenaSettings(data=folder, sentences=12 * count)):
         aligned = {word for _, chunk in pair.aligned for word in pair.chunks_b[chunk]}
         inside = {word for chunk in pair.chunks_b for word in chunk}
@@ -92,8 +92,8 @@ def align_chunks(folder: Path, count: int) -> Iterator[Question]:
                 spans.append((place, place + len(word)))
             place += len(word) + 1
         yield Question(pair.a, pair.b, tuple(spans))
-        count_planted += 1
-        if count_planted == count:
+        yielded += 1
+        if yielded == count:
             return
 
 

@@ -13,8 +13,9 @@ import bilrp
 RETURNED_TYPES = {
     "bilrp.encoder": ("DualEncoder",),
     "bilrp.inputs": ("Item", "Image", "Text"),
-    "bilrp.explanation": ("Match", "DrawingOptions", "WriterOptions"),
-    "bilrp.covering": ("CoveredFinding",),
+    "bilrp.explanation": ("Match",),
+    "bilrp.explanation_files": ("DrawingOptions", "WriterOptions"),
+    "bilrp.covering": ("CoveredFinding", "NeededRegions"),
     "bilrp.set_comparison": ("SetComparison", "SetMember"),
     "bilrp.collection.repair_report": ("RepairReport", "Measurement"),
     "bilrp.collection.clusters": ("Cluster", "ClusterExplanation", "Example"),

@@ -24,12 +24,9 @@ EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name
 NOT_RUN_MODULES = {
     "bilrp.encoders.bigram",
     "bilrp.encoders.downloads",
-    "bilrp.encoders.images",
     "bilrp.encoders.vgg",
-    "bilrp.encoders.vgg_weights",
     "bilrp.io.files",
     "bilrp.render.figure",
-    "bilrp.render.links",
     "bilrp.render.report",
     "bilrp.cli.terminal",
 }

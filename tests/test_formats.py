@@ -14,7 +14,7 @@ from bilrp import groups
 from bilrp.cli import contrast, options, sets
 from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
 from bilrp.errors import InputError
-from bilrp.explanation import FORMATS, WriterOptions
+from bilrp.explanation_files import FORMATS, WriterOptions
 
 
 def write_csv(explanation: bilrp.Explanation, path: Path, **_: object) -> Path:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bilrp.render.styles import Show
 
 Writer = Callable[..., Path]
-"""A function write(explanation, path, **options) that ignores the options it has no use for, see `WriterOptions`.
+"""A function write(explanation, path, **options) that takes every option of `WriterOptions` and may ignore some.
 
 The command line passes style, palette, names, title and special_tokens, and under `--show differences` also show.
 """
@@ -72,7 +72,10 @@ def _write_figure(explanation: Explanation, path: str | Path, **options: Unpack[
 def _write_page(explanation: Explanation, path: str | Path, **options: Any) -> Path:
     from bilrp.render import page
 
-    return page.write(explanation, path, **options)
+    of_figures = ("heatmaps", "links", "dpi")
+    return page.write(
+        explanation, path, **{name: value for name, value in options.items() if name not in of_figures}
+    )
 
 
 def _write_matches(explanation: Explanation, path: str | Path, **_: Any) -> Path:

@@ -143,7 +143,11 @@ def _choose_members(
 
 
 def _choose_pairs(scores: Tensor, count: int) -> list[tuple[int, int]]:
-    """Return the pairs with the largest scores, no row and no column twice."""
+    """Return the pairs with the largest scores, no row and no column twice.
+
+    >>> _choose_pairs(torch.tensor([[3.0, 2.0], [2.5, 1.0]]), 2)
+    [(0, 0), (1, 1)]
+    """
     free, chosen = scores.clone(), []
     for _ in range(min(count, *scores.shape)):
         i, j = divmod(int(free.argmax()), scores.shape[1])

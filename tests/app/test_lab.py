@@ -29,7 +29,7 @@ CELLS = (
     # Some kernels hear of widgets on a thread of their own: then it may come while this runs.
     "import time\nfor _ in range(600):\n    if pair.selected:\n        break\n    time.sleep(0.1)\n"
     "print('pinned', json.dumps(pair.selected), 'so far')",
-    "browse = photographs.widget()\nwander",
+    "browse = photographs.widget()\nbrowse",
     "print('open', json.dumps(browse.selected), 'so far')",
 )
 SETTINGS = {

@@ -355,9 +355,9 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
     }  # fmt: skip
     one, two = (parts(name, composites_by_name[spec["composite"]]) for name in nets)
     off = _apart(one, two)
-    return (Failure("wrong", f"{spec['book']}: two spellings {off:.1e} apart") if off > CLOSE else True), max(
-        worst, off
-    )
+    return (
+        Failure("wrong", f"{spec['composite']}: two spellings {off:.1e} apart") if off > CLOSE else True
+    ), max(worst, off)
 
 
 def _reference(x: Tensor) -> Tensor:

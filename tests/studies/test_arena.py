@@ -271,7 +271,7 @@ def test_grad_cam_is_a_product_of_two_maps(settings: ArenaSettings) -> None:
     encoder = small_encoder()
     torch.manual_seed(4)
     a, b = torch.rand(2, 1, 3, 64, 64)
-    result = methods.grad_cam(encoder, a, b, grid(8))
+    result = methods.grad_cam(encoder, a, b, 8)
     assert isinstance(encoder.module, nn.Sequential)
     maps = []
     for x, other in ((a, b), (b, a)):
@@ -332,6 +332,29 @@ def test_entries_are_refused_in_one_line(settings: ArenaSettings, monkeypatch: p
     monkeypatch.setattr(study, "load_encoder", lambda name, settings: small_encoder())
     with pytest.raises(InputError, match=r"relevance \(2, 2\) for \(16, 16\) regions"):
         study.run(replace(settings, entry="outside:wrong"))
+
+
+def test_an_input_is_decomposed_once_for_each_side_of_regions() -> None:
+    """A photograph is read anew for every pair: equal tensors are one input, other regions are another decomposition."""
+    calls: list[int | None] = []
+
+    def decompose_input(encoder: bilrp.Encoder, x: Any, regions: int | None) -> bilrp.Decomposition:
+        calls.append(regions)
+        return bilrp.decompose(encoder, x, regions=regions)
+
+    method, encoder = methods.pair_cached(decompose_input, bilrp.pair), small_encoder()
+    a, b = torch.rand(2, 1, 3, 64, 64)
+    shapes = [
+        method(encoder, x, b.clone(), side).relevance.shape for x, side in ((a, 16), (a.clone(), 16), (a, 8))
+    ]
+    assert calls == [16, 16, 8, 8]
+    assert shapes == [(16, 16), (16, 16), (64, 64)]
+
+
+def test_seven_regions_fit_into_a_picture(settings: ArenaSettings) -> None:
+    free = replace(settings, regions=0)
+    assert [photo_truths.region_side(free, torch.zeros(1, 3, n, n + 9)) for n in (3, 128, 224)] == [1, 16, 32]
+    assert photo_truths.region_side(settings, torch.zeros(1, 3, 224, 224)) == 16
 
 
 def test_losses_come_first() -> None:

@@ -22,7 +22,7 @@ MIN_GROUP_FRACTION = 0.5  # of a cluster: then it is named by that group
 def list_clusters(session: CollectionSession, places: np.ndarray) -> list[dict[str, Any]]:
     """Return the labels of a map of items at these places [items, 2], largest cluster first.
 
-    None for few or many items, or without scikit-learn.
+    Empty for few or many items, or without scikit-learn.
     """
     count = len(session.collection)
     if not MIN_ITEMS <= count <= MAX_ITEMS:

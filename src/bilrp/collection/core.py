@@ -412,8 +412,9 @@ class Collection:
             similarity: "dot" or "cosine"; the encoder's own by default.
         """
         is_cosine = self.resolve_similarity(similarity) == "cosine"
+        parts = self._sparse_parts(query)  # first: its run also tells whether the encoder is the collection's
         norm = float(self.embedding(query).norm()) or 1.0 if is_cosine else None
-        return share_with_items(self, self._sparse_parts(query), norm, against)
+        return share_with_items(self, parts, norm, against)
 
     def explain(self, i: Query, j: Query, *, similarity: str | Similarity | None = None) -> Explanation:
         """Explain the similarity of two inputs; of items from stored parts, with `storage_error` in each side.

@@ -340,7 +340,11 @@ def _prune(path: str, scope: Sequence[Path], source_items: Sequence[SourceItem])
 
 
 def split_batches(sequence: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    """Split a sequence into batches of a size; the last may be smaller."""
+    """Split a sequence into batches of a size; the last may be smaller.
+
+    >>> split_batches([1, 2, 3, 4, 5], 2)
+    [[1, 2], [3, 4], [5]]
+    """
     return [sequence[start : start + size] for start in range(0, len(sequence), size)]
 
 

@@ -97,6 +97,10 @@ def from_bytes(columns: Buffer, bits: Buffer, *, width: int, error: float) -> Pa
         columns, bits: Active coordinates (int32, ascending), and their bfloat16 values [regions, columns].
         width: Number of coordinates of an embedding.
         error: Relative rounding error of the stored values.
+
+    >>> from_bytes(np.array([3, 1], np.int32).tobytes(), bytes(4), width=4, error=0.0)
+    Traceback (most recent call last):
+    bilrp.errors.InputError: the coordinates of parts must be ascending and below 4
     """
     active = np.frombuffer(columns, dtype=np.int32)
     ascending = bool((active[1:] > active[:-1]).all())

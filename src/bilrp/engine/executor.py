@@ -103,7 +103,7 @@ def execute_plan(
 
     Args:
         context, plan: Program, regions and taps, and a plan made for them.
-        weights, bar: As for `compute_parts`.
+        weights, bar: As for `plan_and_execute`.
     """
     bar, program = bar or Progress(), context.program
     if plan.schedule.direction == "pull":

@@ -204,7 +204,12 @@ def _is_in_other(
 
 
 def order_differences(differences: Sequence[Difference]) -> list[Difference]:
-    """Return differences with the largest first, those that are matched after the others unless only they add much."""
+    """Return differences with the largest first, those that are matched after the others unless only they add much.
+
+    >>> apart, match = Difference("a", [0], 1.0), Difference("a", [1], 2.0, is_matched=True)
+    >>> [d.contribution for d in order_differences([match, apart])]
+    [1.0, 2.0]
+    """
     ordered = sorted(differences, key=lambda difference: -difference.contribution)
     unmatched = [d.contribution for d in ordered if not d.is_matched]
     if not unmatched or unmatched[0] < MIN_UNMATCHED_FRACTION * ordered[0].contribution:

@@ -29,7 +29,11 @@ class RandomBaseline(NamedTuple):
     pairs: str = RANDOM_PAIRS
 
     def find_percentile(self, cosine: float) -> int | None:
-        """Return the largest of QUANTILE_PERCENTS whose quantile is below the cosine; None if it is below all."""
+        """Return the largest of QUANTILE_PERCENTS whose quantile is below the cosine; None if it is below all.
+
+        >>> compute_baseline([0.1, 0.2, 0.3]).find_percentile(0.25)
+        50
+        """
         quantiles = zip(QUANTILE_PERCENTS, self.quantiles, strict=True)
         return max((percent for percent, quantile in quantiles if cosine > quantile), default=None)
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bilrp.explanation import DrawingOptions, Explanation
+    from bilrp.explanation import Explanation
+    from bilrp.explanation_files import DrawingOptions
 
 MIN_OPACITY = 1 / 255
 FIGURE_INCHES = 8.0  # width

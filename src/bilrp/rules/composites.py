@@ -240,7 +240,10 @@ def secant(reference: ReferenceLike = "mean", *, gamma: float = 0.0) -> Composit
 
 
 def transformer(gamma: float = 0.0) -> Composite:
-    """For transformers: attention weights, norms and activations detached (conservative propagation), γ on linear steps."""
+    """For transformers: γ on linear steps; attention weights, 1/std of norms and f(a)/a of activations detached.
+
+    This is the conservative propagation of Ali et al. 2022.
+    """
     composite = uniform(gamma)
     return Composite(f"transformer({format_number(gamma)})", composite.choose_rule)
 

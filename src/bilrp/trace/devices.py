@@ -39,7 +39,11 @@ def can_push_sparse(t: Tensor) -> bool:
 
 
 def has_float64(device: torch.device) -> bool:
-    """Return whether the device supports float64."""
+    """Return whether the device supports float64.
+
+    >>> has_float64(torch.device("cpu")), has_float64(torch.device("mps"))
+    (True, False)
+    """
     return device.type not in DEVICES_WITHOUT_FLOAT64
 
 

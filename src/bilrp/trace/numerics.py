@@ -97,7 +97,11 @@ def all_finite(t: Tensor) -> bool:
 
 
 def has_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
-    """Return whether any value is negative, looked up in `ranges` if possible."""
+    """Return whether any value is negative, looked up in `ranges` if possible.
+
+    >>> has_negative(torch.tensor([0.0, -1.0])), has_negative(torch.zeros(0))
+    (True, False)
+    """
     known = None if ranges is None else ranges.get(t)
     return t.numel() > 0 and (bool(t.amin() < 0) if known is None else known[0] < 0)
 
@@ -109,7 +113,11 @@ def all_negative(t: Tensor, ranges: ValueRanges | None = None) -> bool:
 
 
 def is_mask(t: Tensor) -> bool:
-    """Return whether a tensor is a numeric mask: all 0 and 1 (to multiply), or all 0 and about −∞ (to add)."""
+    """Return whether a tensor is a numeric mask: all 0 and 1 (to multiply), or all 0 and about −∞ (to add).
+
+    >>> is_mask(torch.tensor([0.0, 1.0])), is_mask(torch.tensor([0.0, -0.5]))
+    (True, False)
+    """
     return can_be_mask(t) and any(bool(check) for check in check_mask_values(t))
 
 

@@ -1,7 +1,7 @@
 """The methods of the arena: each is one function (encoder, a, b, regions) → explanation or relevance matrix.
 
 A method of your own has the same signature and is named on the command line as `--entry package.module:function`. Its
-`regions` are a spec for both inputs, and its relevance is [regions of a, regions of b].
+`regions` is the side of a region in pixels (None for texts: the encoder's), its relevance [regions of a, regions of b].
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from bilrp.evaluation.positions import find_last
 from bilrp.explanation import Explanation, pair
 from bilrp.pipeline import decompose
 from bilrp.progress import progress_bar
-from bilrp.regions import Regions, RegionSpec
+from bilrp.regions import Regions
 from bilrp.rules import composites
 from bilrp.rules.composites import Composite
 from bilrp.similarity import resolve_similarity
@@ -38,7 +38,7 @@ from bilrp_studies.arena.truth import Case
 from bilrp_studies.common.cache import hash_array
 from bilrp_studies.common.word_subsets import StudySentence
 
-Method: TypeAlias = Callable[[Encoder, Any, Any, RegionSpec | None], Explanation | Tensor]
+Method: TypeAlias = Callable[[Encoder, Any, Any, int | None], Explanation | Tensor]
 
 OUR_METHOD = "default"
 RANKING_METHODS = (
@@ -90,10 +90,10 @@ def load_entry(name: str) -> Method:
 def composite_method(composite: Composite | None) -> Method:
     """Return BiLRP with a composite; None is the encoder's default."""
 
-    def decompose_input(encoder: Encoder, x: Any, regions: RegionSpec | None) -> Decomposition:
+    def decompose_input(encoder: Encoder, x: Any, regions: int | None) -> Decomposition:
         return decompose(encoder, x, regions=regions, composite=composite)
 
-    return _cached_pairs(decompose_input, pair)
+    return pair_cached(decompose_input, pair)
 
 
 def one_sided(
@@ -107,24 +107,24 @@ def one_sided(
         pair_sides: two decompositions → explanation.
     """
 
-    def decompose_input(encoder: Encoder, x: Any, regions: RegionSpec | None) -> Decomposition:
+    def decompose_input(encoder: Encoder, x: Any, regions: int | None) -> Decomposition:
         with torch.no_grad():
             return decompose_side(trace_input(encoder, x, regions))
 
-    return _cached_pairs(decompose_input, pair_sides)
+    return pair_cached(decompose_input, pair_sides)
 
 
-def _cached_pairs(
-    decompose_input: Callable[[Encoder, Any, RegionSpec | None], Decomposition],
+def pair_cached(
+    decompose_input: Callable[[Encoder, Any, int | None], Decomposition],
     pair_sides: Callable[[Decomposition, Decomposition], Explanation],
 ) -> Method:
     """Return a method that decomposes an input once, though it is in several pairs and is read anew for each."""
-    cache: dict[tuple[int, str], tuple[Encoder, Decomposition]] = {}
+    cache: dict[tuple[int, int | None, str], tuple[Encoder, Decomposition]] = {}
 
-    def explain(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Explanation:
+    def explain(encoder: Encoder, a: Any, b: Any, regions: int | None) -> Explanation:
         sides = []
         for x in (a, b):
-            key = id(encoder), x if isinstance(x, str) else hash_array(x)
+            key = id(encoder), regions, x if isinstance(x, str) else hash_array(x)
             if key not in cache:
                 if len(cache) >= MAX_CACHED:
                     cache.pop(next(iter(cache)))
@@ -146,12 +146,12 @@ def _cover(side: TracedInput) -> Decomposition:
         return occlude_each_region(side, None, bar)
 
 
-def pairx(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Explanation:
+def pairx(encoder: Encoder, a: Any, b: Any, regions: int | None) -> Explanation:
     """Return PAIR-X."""
     return baselines.pairx(encoder, a, b, regions=regions)
 
 
-def grad_cam(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Tensor:
+def grad_cam(encoder: Encoder, a: Any, b: Any, regions: int | None) -> Tensor:
     """Return Grad-CAM for pairs: the product of the Grad-CAM of the score on the last feature map of each input.
 
     R_pp' = L(p) L'(p'), L(p) = max(0, Σ_c α_c F_c(p)), α_c = mean over positions of ∂y/∂F_c(p). It has no opinion on what
@@ -169,7 +169,7 @@ def grad_cam(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Te
     return torch.outer(*maps)
 
 
-def shapley_pairs(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Tensor:
+def shapley_pairs(encoder: Encoder, a: Any, b: Any, regions: int | None) -> Tensor:
     """Return the Shapley values of pairs of words under deletion; special tokens have none.
 
     The dot product is bilinear, so the product of both texts' values (of every coordinate) is the value of each pair; for
@@ -188,7 +188,7 @@ def shapley_pairs(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) 
     return sides[0] @ sides[1].T
 
 
-def same_place(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Tensor:
+def same_place(encoder: Encoder, a: Any, b: Any, regions: int | None) -> Tensor:
     """Return relevance that ignores content: 1 for regions at the same place, less by distance, from 0 to 1."""
     first, second = (_centres(_read_regions(encoder, x, regions)[1]) for x in (a, b))
     return 1 - torch.cdist(first, second) / first.shape[1] ** 0.5
@@ -202,14 +202,14 @@ def _centres(regions: Regions) -> Tensor:
     return (torch.arange(regions.count, dtype=torch.float64)[:, None] + 0.5) / regions.count
 
 
-def random_relevance(encoder: Encoder, a: Any, b: Any, regions: RegionSpec | None) -> Tensor:
+def random_relevance(encoder: Encoder, a: Any, b: Any, regions: int | None) -> Tensor:
     """Return normal relevance, the same for the same inputs."""
     (x, first), (y, second) = (_read_regions(encoder, each, regions) for each in (a, b))
     seed = int(1e6 * float(x.double().sum() - 2 * y.double().sum())) % 2**31
     return torch.randn(first.count, second.count, generator=torch.Generator().manual_seed(seed))
 
 
-def _read_regions(encoder: Encoder, x: Any, regions: RegionSpec | None) -> tuple[Tensor, Regions]:
+def _read_regions(encoder: Encoder, x: Any, regions: int | None) -> tuple[Tensor, Regions]:
     item = read_item(encoder, x)
     return item.x, resolve_regions(encoder, item, regions)[0]
 
@@ -220,7 +220,7 @@ def run_method(
     ours: list[Explanation],
     encoder: Encoder,
     case: Case,
-    regions: RegionSpec | None,
+    regions: int | None,
 ) -> Explanation:
     """Return the explanation of a method; a relevance matrix is put into the default's explanation.
 
@@ -230,7 +230,7 @@ def run_method(
         ours: the default's explanation, if it was computed before; else it is added when needed.
         encoder: the encoder.
         case: the two inputs.
-        regions: regions of both inputs; None for the encoder's.
+        regions: side of a region of both inputs in pixels; None for the encoder's regions.
     """
     result = method(encoder, case.a, case.b, regions)
     if isinstance(result, Explanation):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -123,10 +122,8 @@ def class_cases(encoder: Encoder, settings: ArenaSettings) -> Iterator[Case]:
     number = 0
     for first, second, kind in shuffle_class_pairs(settings):
         sides = [read_photograph(encoder, path) for path in (first, second)]
-        inside = [
-            regions_in_boxes(grid(region_side(settings, side.x))(side.x), side.boxes.get(kind, []))
-            for side in sides
-        ]
+        regions = grid(region_side(settings, sides[0].x))  # of both, as for every pair
+        inside = [regions_in_boxes(regions(side.x), side.boxes.get(kind, [])) for side in sides]
         if all(MIN_BOX_REGIONS <= each.sum() <= MAX_BOX_FRACTION * len(each) for each in inside):
             match = torch.outer(*inside)
             yield Case(
@@ -143,7 +140,7 @@ def region_side(settings: ArenaSettings, x: Tensor) -> int:
     >>> region_side(ArenaSettings(data=Path()), torch.zeros(1, 3, 224, 224))
     32
     """
-    return settings.regions or 2 ** int(math.log2(min(x.shape[2:]) / 7))
+    return settings.regions or 1 << max(0, (min(x.shape[2:]) // 7).bit_length() - 1)
 
 
 def regions_in_boxes(regions: Regions, boxes: list[tuple[float, float, float, float]]) -> Tensor:

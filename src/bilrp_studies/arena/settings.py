@@ -32,7 +32,9 @@ class ArenaSettings(Settings):
     entry: str = option(
         "", "Methods of your own, package.module:function, with commas between.", metavar="NAMES"
     )
-    size: int = option(0, "Pictures are scaled to SIZE × SIZE pixels; 0: the encoder's own size.", minimum=0)
+    size: int = option(
+        0, "Pictures are scaled to SIZE × SIZE pixels, except for folders; 0: bilrp's default.", minimum=0
+    )
     regions: int = option(
         0, "Side of a region in pixels; 0: the largest power of two of which seven fit.", minimum=0
     )

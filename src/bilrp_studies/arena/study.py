@@ -19,7 +19,6 @@ from bilrp.encoders.sentence_encoder import SentenceModel, sentence
 from bilrp.errors import InputError
 from bilrp.explanation import Explanation
 from bilrp.progress import Progress, progress_bar
-from bilrp.regions import grid
 from bilrp.render.report import Report
 from bilrp.rules.composites import composite_name
 from bilrp_studies.arena import photo_truths, report, text_truths
@@ -130,11 +129,10 @@ def measure_truth(
     for case in cases:
         if "composite" not in origin:  # another default composite gives other results
             origin["composite"] = default_composite_name(encoder, case.a)
-            origin["regions"] = None if is_text else photo_truths.region_side(settings, case.a)
-        base = compute_key(_identify(case), origin)
+        regions = None if is_text else photo_truths.region_side(settings, case.a)
+        base = compute_key(_identify(case), origin | {"regions": regions})
         ours: list[Explanation] = []  # filled when the first method that is not cached needs it
         covered: ScoresWithout = {}
-        regions = None if is_text else grid(photo_truths.region_side(settings, case.a))
         row = {}
         for label, method in methods.items():
             key = compute_key(base, {"method": label, "steps": settings.integration_steps})

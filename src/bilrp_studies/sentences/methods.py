@@ -47,7 +47,9 @@ def all_methods(integration_steps: int) -> list[Method]:
     """Return all methods; `integration_steps` is the number of points of integrated Jacobians."""
     return [
         composite_method(
-            OUR_METHOD, "LRP-0, attention, norms and activations frozen", composites.transformer(0)
+            OUR_METHOD,
+            "LRP-0; attention weights, scales of norms and activations detached",
+            composites.transformer(0),
         ),
         composite_method(
             "transformer(0), sum",
@@ -55,7 +57,9 @@ def all_methods(integration_steps: int) -> list[Method]:
             composites.transformer(0),
             with_positions=True,
         ),
-        composite_method("γ = 0.25", "LRP-γ on every linear step, all else frozen", composites.uniform(0.25)),
+        composite_method(
+            "γ = 0.25", "LRP-γ on every linear step, all else the same", composites.uniform(0.25)
+        ),
         composite_method(
             "AttnLRP", "¼ of attention to queries, ¼ to keys, ½ to values", composites.attnlrp()
         ),
