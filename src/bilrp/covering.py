@@ -23,6 +23,7 @@ MIN_NEEDED_REGIONS = 3
 # Fraction of the regions, those with the most relevance, that are covered one by one. With a quarter the score falls less
 # (MobileNetV2 by .070, half .075, all .072 of 40 pairs), and all take twice the forward passes.
 PROPOSED_FRACTION = 0.5
+MAX_PROPOSED_REGIONS = 64  # more small ones change little each
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,8 @@ def find_needed(
             known[key] = math.inf if math.isnan(score) else score
         return known[key]
 
-    proposed = by_sum[: max(count + 1, math.ceil(PROPOSED_FRACTION * len(by_sum)))]
+    half = min(math.ceil(PROPOSED_FRACTION * len(by_sum)), MAX_PROPOSED_REGIONS)
+    proposed = by_sum[: max(count + 1, half)]
     by_covering = sorted(proposed, key=lambda number: lowest_first([number]))
     needed = min((order[:count] for order in (by_covering, by_sum, by_finding)), key=lowest_first)
     score = lowest_first(needed)

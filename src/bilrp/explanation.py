@@ -226,7 +226,7 @@ class Explanation:
         Three candidates are covered, as by `cover_findings`: the regions of the first findings; those with the most
         relevance in sum (`marginals`); and, among the half with the most relevance, those without which the score falls
         most when each is covered alone. The one without which the score is lowest is returned. This takes a forward pass
-        for half of the regions of each side, and three more.
+        for half of the regions of each side (at most 64), and three more.
 
         A finding says what goes with what; a region that goes a little with everything is in none, and the score may
         need it all the same.
