@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.covering import describe_covering, embed_without_regions, find_needed, order_by_findings
+from bilrp.covering import describe_covering, embed_without_regions, find_needed_regions, order_by_findings
 from bilrp.encoder import read_item
 from bilrp.errors import InputError
 from text_folders import ARCHITECTURES
@@ -144,7 +144,7 @@ def test_needed_regions_refuse_what_the_model_does_not_compute(tmp_path: Path) -
 
 
 def test_no_score_is_never_the_lowest() -> None:
-    assert find_needed(
+    assert find_needed_regions(
         lambda numbers: math.nan if 2 in numbers else -numbers[0], [2, 0, 1], [2, 1, 0], 1
     ) == (
         [1],

@@ -17,7 +17,7 @@ from bilrp.inputs import Item, Text
 from bilrp.regions import Regions
 from bilrp.similarity import Similarity
 
-# Regions of a side that `find_needed` covers together: this fraction, at least so many.
+# Regions of a side that `find_needed_regions` covers together: this fraction, at least so many.
 NEEDED_FRACTION = 1 / 8
 MIN_NEEDED_REGIONS = 3
 # Fraction of the regions, those with the most relevance, that are covered one by one. With a quarter the score falls less
@@ -26,8 +26,21 @@ PROPOSED_FRACTION = 0.5
 MAX_PROPOSED_REGIONS = 64  # more small ones change little each
 
 
+class Covered:
+    """The score with regions of a covered, and with regions of b."""
+
+    score: float
+    without_a: float
+    without_b: float
+
+    @property
+    def fall(self) -> float:
+        """By how much the score falls, the mean of both sides."""
+        return round(self.score - (self.without_a + self.without_b) / 2, 12)
+
+
 @dataclass(frozen=True)
-class CoveredFinding:
+class CoveredFinding(Covered):
     """The score with the regions of a finding covered in a, and in b; findings are numbered from 1.
 
     >>> CoveredFinding(1, Finding([0], [1], 0.2, 0.25), score=0.8, without_a=0.5, without_b=0.7).fall
@@ -40,14 +53,9 @@ class CoveredFinding:
     without_a: float
     without_b: float
 
-    @property
-    def fall(self) -> float:
-        """By how much the score falls, the mean of both sides."""
-        return round(self.score - (self.without_a + self.without_b) / 2, 12)
-
 
 @dataclass(frozen=True)
-class NeededRegions:
+class NeededRegions(Covered):
     """Regions of a and of b that the score needs, and the score with those of a covered, and with those of b.
 
     >>> NeededRegions([4, 2], [7], score=0.8, without_a=0.5, without_b=0.7).fall
@@ -59,11 +67,6 @@ class NeededRegions:
     score: float
     without_a: float
     without_b: float
-
-    @property
-    def fall(self) -> float:
-        """By how much the score falls, the mean of both sides."""
-        return round(self.score - (self.without_a + self.without_b) / 2, 12)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +131,10 @@ def embed_without_regions(
         return encoder.forward_fn(item.model_input)(covered).flatten()
 
 
-def count_needed(regions: int) -> int:
+def count_needed_regions(regions: int) -> int:
     """Return how many regions of a side are covered together: an eighth, at least three, never all.
 
-    >>> [count_needed(n) for n in (1, 2, 3, 9, 49)]
+    >>> [count_needed_regions(n) for n in (1, 2, 3, 9, 49)]
     [1, 1, 2, 3, 6]
     """
     return max(1, min(max(MIN_NEEDED_REGIONS, int(regions * NEEDED_FRACTION)), regions - 1))
@@ -173,7 +176,7 @@ def order_by_sum(relevance: Tensor, side: int, numbers: Sequence[int]) -> list[i
     return sorted(numbers, key=lambda number: -sums[number])
 
 
-def find_needed(
+def find_needed_regions(
     score_without: Callable[[Sequence[int]], float],
     by_finding: Sequence[int],
     by_sum: Sequence[int],

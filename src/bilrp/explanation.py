@@ -18,8 +18,8 @@ from bilrp.covering import (
     CoveredFinding,
     NeededRegions,
     PairRuns,
-    count_needed,
-    find_needed,
+    count_needed_regions,
+    find_needed_regions,
     order_by_findings,
     order_by_sum,
 )
@@ -248,17 +248,17 @@ class Explanation:
         if count is not None and count < 1:
             raise InputError(f"count={count}: how many regions of each side? At least 1")
         embeddings, regions = (self.a.embedding, self.b.embedding), (self.a.regions, self.b.regions)
-        found = []
+        needed = []
         for side, numbers in enumerate(self._without_special_tokens()[:2]):
-            found.append(
-                find_needed(
+            needed.append(
+                find_needed_regions(
                     lambda hidden, side=side: runs.score_without(side, hidden, embeddings, regions),
                     order_by_findings(self.relevance, self._all_findings, side, numbers),
                     order_by_sum(self.relevance, side, numbers),
-                    count_needed(len(numbers)) if count is None else min(count, len(numbers)),
+                    count_needed_regions(len(numbers)) if count is None else min(count, len(numbers)),
                 )
             )
-        (a, without_a), (b, without_b) = found
+        (a, without_a), (b, without_b) = needed
         return NeededRegions(a, b, self.score, without_a, without_b)
 
     def _runs(self) -> PairRuns:

@@ -9,7 +9,13 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from bilrp import evaluation
-from bilrp.covering import PairRuns, count_needed, find_needed, order_by_findings, order_by_sum
+from bilrp.covering import (
+    PairRuns,
+    count_needed_regions,
+    find_needed_regions,
+    order_by_findings,
+    order_by_sum,
+)
 from bilrp.encoder import Encoder, read_item
 from bilrp.evaluation.metrics import safe_ratio
 from bilrp.explanation import Explanation
@@ -80,9 +86,9 @@ def cover_first(
 ) -> dict[str, float]:
     """Cover the first regions of each side in turn; return by how much the score falls, relative to the score.
 
-    Every method covers the same number of regions of each side, `count_needed`. "fall": those of its findings in their
+    Every method covers the same number of regions of each side, `count_needed_regions`. "fall": those of its findings in their
     order; "fall by region": those with the most relevance, whatever they go with; "fall, checked": those that
-    `find_needed` chooses with the model. Regions of an image become its mean colour, words of a text are deleted.
+    `find_needed_regions` chooses with the model. Regions of an image become its mean colour, words of a text are deleted.
 
     Args:
         encoder, explanation, case, covered: as for `measure`.
@@ -102,12 +108,12 @@ def cover_first(
             return known[key]
 
         numbers = exclude_special_tokens(regions[side], item.view)
-        count = count_needed(len(numbers))
+        count = count_needed_regions(len(numbers))
         by_finding = order_by_findings(
             explanation.relevance, explanation.findings(MAX_FINDINGS), side, numbers
         )
         by_sum = order_by_sum(explanation.relevance, side, numbers)
-        _, checked = find_needed(score_without, by_finding, by_sum, count)
+        _, checked = find_needed_regions(score_without, by_finding, by_sum, count)
         scores = (score_without(by_finding[:count]), score_without(by_sum[:count]), checked)
         for name, score in zip(COVER_MEASURES, scores, strict=True):
             falls[name] += (1 - score / explanation.score) / 2
