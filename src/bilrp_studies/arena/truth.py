@@ -86,7 +86,7 @@ def cover_first(
 ) -> dict[str, float]:
     """Cover the first regions of each side in turn; return by how much the score falls, relative to the score.
 
-    Every method covers the same number of regions of each side, `count_needed_regions`. "fall": those of its findings in their
+    Every method covers as many regions of each side (`count_needed_regions`). "fall": those of its findings in their
     order; "fall by region": those with the most relevance, whatever they go with; "fall, checked": those that
     `find_needed_regions` chooses with the model. Regions of an image become its mean colour, words of a text are deleted.
 
