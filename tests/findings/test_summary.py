@@ -15,8 +15,8 @@ from bilrp.findings import formatting, random_baseline
 from bilrp.findings.grouping import Finding
 from bilrp.findings.special_tokens import select_regions
 from bilrp.findings.summary import describe_verdict, list_warnings, summarize
-from bilrp.inputs import Text
-from bilrp.regions import Regions, labels, tokens
+from bilrp.inputs import Image, Text
+from bilrp.regions import Regions, grid, labels, tokens
 from bilrp.render import findings_figure as findings
 from type_asserts import assert_not_none
 
@@ -325,7 +325,33 @@ def test_the_list_for_pages_is_the_findings():
         assert (entry["a"], entry["b"], entry["relevance"]) == (finding.a, finding.b, finding.relevance)
         assert re.fullmatch(r"x \d+–\d+ %, y \d+–\d+ % ↔ x \d+–\d+ %, y \d+–\d+ %", entry["label"])
     assert summarize(e, e.findings()) == e.summary()
-    assert list_warnings(e, e.findings()) == []
+    (warning,) = list_warnings(e, e.findings())
+    assert "never measured for images under the rules uniform(0.25)" in warning
+
+
+@pytest.mark.parametrize(
+    ("composite", "is_said"),
+    [
+        ("transformer(0)", True),
+        ("centered(transformer(0))", True),
+        ("conv_attention(0.25)", True),
+        ("centered(graded())", False),
+        ("paper_vgg", False),
+    ],
+)
+def test_rules_without_evidence_on_images_are_said(composite: str, is_said: bool) -> None:
+    """Of a picture, or of a picture and a text; the rules of texts were measured."""
+    view, text = Image(np.zeros((8, 8, 3), np.uint8), (0.0, 0.0, 8.0, 8.0)), Text("a cat", ((0, 1), (2, 5)))
+    regions = grid(4)(torch.zeros(1, 3, 8, 8))
+    picture = bilrp.Decomposition(
+        torch.rand(4, 6), torch.rand(6), regions, {"encoder": "x", "composite": composite}, view=view
+    )
+    for other in (picture, replace(picture, view=text)):
+        warnings = list_warnings(bilrp.pair(picture, other, similarity="dot"), [])
+        assert any("never measured for images" in each for each in warnings) == is_said
+    texts = replace(picture, view=text)
+    warnings = list_warnings(bilrp.pair(texts, texts, similarity="dot"), [])
+    assert not any("never measured" in each for each in warnings)
 
 
 def test_special_tokens_are_not_findings() -> None:

@@ -54,6 +54,8 @@ HIGH_VERDICTS = ("Very similar", "Similar")
 UNRELIABLE = "unreliable input"
 FEW_REGIONS = 4  # with at most this many regions, one may dominate without a warning
 MAX_UNATTRIBUTED_SHARE = 0.5  # of the score
+# Default composites of networks for images (ViT, CoAtNet, ConvNeXt) without measured trained weights: docs/rules.md.
+UNMEASURED_COMPOSITES = ("transformer(", "conv_attention(", "uniform(")
 
 
 @runtime_checkable
@@ -268,7 +270,21 @@ def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> 
     ]
     if cropped:
         warnings.append(f"{' and '.join(cropped)} was cropped and is not explained")
+    if composite := _find_unmeasured_composite(explanation):
+        warnings.append(
+            f"whether matches are in the right place was never measured for images under the rules {composite}: "
+            "see whether the score falls without them"
+        )
     return warnings
+
+
+def _find_unmeasured_composite(explanation: ExplanationLike) -> str | None:
+    """Return the name of a composite without evidence on images, of the first side that has one."""
+    for side in (explanation.a, explanation.b):
+        name = str(side.origin.get("composite", "")).removeprefix("centered(")
+        if isinstance(side.view, Image) and name.startswith(UNMEASURED_COMPOSITES):
+            return name[: name.index(")") + 1]
+    return None
 
 
 def describe_verdict(explanation: ExplanationLike, *, random_scores: Sequence[float] | None = None) -> str:
