@@ -84,9 +84,10 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/bilrp/nat
 	$(BIN)/python -m pip install --quiet --no-deps "zennit>=0.5.1" || echo "zennit did not install: its tests will be skipped"
 	# The documentation compares with it. Its dependencies are already installed.
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps captum || echo "captum did not install: the documentation says so"
-	# Test oracles: repairs in a vector database, and LEACE by its authors.
-	$(BIN)/python -m pip install --quiet -c constraints.txt faiss-cpu || echo "faiss did not install: its tests will be skipped"
+	# A test oracle: LEACE by its authors.
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps concept-erasure || echo "concept-erasure did not install: its test will be skipped"
+	# The text encoder that most tests of texts compare with.
+	$(BIN)/python -c 'import bilrp; bilrp.encoders.sentence("minilm")' || echo "MiniLM could not be downloaded: its tests will be skipped"
 	# Optional: half a minute, 240 MB, and not available for every Python.
 	$(BIN)/python -m pip install --quiet -c constraints.txt "ray>=2.40" || echo "ray did not install: its tests will be skipped"
 	# Optional: 72 MB, for the widget tests.
