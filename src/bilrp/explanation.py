@@ -112,7 +112,7 @@ class Explanation:
     runs: PairRuns | None = field(default=None, repr=False)
     unweighted_score: float | None = None
 
-    @property  # for pyright a cached_property is not an attribute of findings.summary.ExplanationLike for pyright
+    @property  # pyright does not take a cached_property for the attribute of findings.summary.ExplanationLike
     def breakdown(self) -> ScoreBreakdown:
         """The summands of the score: positive and negative pairs, special tokens, self terms, references, the rest."""
         return self._breakdown
@@ -207,7 +207,7 @@ class Explanation:
         """
         runs = self._runs()
         embeddings, regions = (self.a.embedding, self.b.embedding), (self.a.regions, self.b.regions)
-        if self._is_not_the_models():
+        if self._differs_from_model_score():
             return []
         raising = [(n, each) for n, each in enumerate(self._all_findings, 1) if each.relevance > 0]
         for number, finding in raising[:k]:
@@ -241,7 +241,7 @@ class Explanation:
         2
         """
         runs = self._runs()
-        if self._is_not_the_models():
+        if self._differs_from_model_score():
             raise InputError(
                 "needed regions are those of the model's own score: explain without a distance, project= and reliability="
             )
@@ -268,7 +268,7 @@ class Explanation:
             )
         return self.runs
 
-    def _is_not_the_models(self) -> bool:
+    def _differs_from_model_score(self) -> bool:
         """Return whether the score is a distance, an estimate or weighted, so that the model alone does not compute it."""
         is_projected = any(side.origin.get("projection") for side in (self.a, self.b))
         return self.is_distance or is_projected or self.unweighted_score is not None
@@ -523,34 +523,34 @@ def explain_items(
     chosen = resolve_similarity(similarity, *(each.similarity for each in encoders))
     sides = list(zip(encoders, (a, b), as_spec_pair(regions), strict=True))
     if max_regions is not None:
-        prepared = [
-            prepare(encoder, item, regions=spec, composite=composite, project=project, mode=mode)
-            for encoder, item, spec in sides
+        both = [
+            prepare(each, item, regions=spec, composite=composite, project=project, mode=mode)
+            for each, item, spec in sides
         ]
-        explanation = deque(refine_pair(*prepared, similarity=chosen, max_regions=max_regions), maxlen=1)[0]
+        explanation = deque(refine_pair(*both, similarity=chosen, max_regions=max_regions), maxlen=1)[0]
         if reliability is not None:
             weighted = weight_sides((explanation.a, explanation.b), encoders, (a, b), reliability)
             explanation = pair(*weighted, similarity=chosen)
         return replace(explanation, runs=PairRuns(encoders, (a, b), chosen))
     # One after the other: only one recorded run is in memory at a time.
-    small = int(b.x.numel() < a.x.numel())
-    reader, item, spec = sides[small]
-    ready = prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
-    known = ready.decompose(progress=progress)
-    del ready
-    reader, item, spec = sides[1 - small]
-    ready = prepare(reader, item, regions=spec, composite=composite, project=project, mode=mode)
+    larger_side = 0 if b.x.numel() < a.x.numel() else 1
+    its_encoder, item, spec = sides[1 - larger_side]
+    prepared = prepare(its_encoder, item, regions=spec, composite=composite, project=project, mode=mode)
+    smaller = prepared.decompose(progress=progress)
+    del prepared
+    its_encoder, item, spec = sides[larger_side]
+    prepared = prepare(its_encoder, item, regions=spec, composite=composite, project=project, mode=mode)
 
-    def again() -> Decomposition:
-        return decompose_item(reader, item, regions=spec, composite=composite)[None]
+    def decompose_larger() -> Decomposition:
+        return decompose_item(its_encoder, item, regions=spec, composite=composite)[None]
 
     if mode == "auto" and project is None and reliability is None and not keep_parts:
-        pulled = pull_pair(known, ready, 0 if small else 1, again, chosen)
+        pulled = pull_pair(smaller, prepared, larger_side, decompose_larger, chosen)
         if pulled is not None:
             explanation = Explanation(**pulled._asdict(), is_distance=chosen.is_distance)
             return replace(explanation, runs=PairRuns(encoders, (a, b), chosen))
-    other = ready.decompose(progress=progress)
-    left, right = (other, known) if small else (known, other)
+    larger = prepared.decompose(progress=progress)
+    left, right = (smaller, larger) if larger_side else (larger, smaller)
     if reliability is not None:
         left, right = weight_sides((left, right), encoders, (a, b), reliability)
     return replace(pair(left, right, similarity=chosen), runs=PairRuns(encoders, (a, b), chosen))

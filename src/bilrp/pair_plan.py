@@ -1,4 +1,4 @@
-"""A pair by its smaller side: the parts of the smaller input are pulled through the larger one.
+"""Relevance of a pair by pulling the parts of the smaller input through the larger one.
 
 R = P P'ᵀ for the dot product, so its rows are pulls of the rows of P: as many vectors as the smaller input has regions.
 """
@@ -35,10 +35,10 @@ class PulledPair(NamedTuple):
 
 
 def pull_pair(
-    known: Decomposition,
-    ready: PreparedInput,
-    side: Literal[0, 1],
-    decompose: Callable[[], Decomposition],
+    smaller: Decomposition,
+    larger: PreparedInput,
+    larger_side: Literal[0, 1],
+    decompose_larger: Callable[[], Decomposition],
     similarity: Similarity,
 ) -> PulledPair | None:
     """Pull the parts of one input through the other, whose own parts are computed when they are first read.
@@ -46,36 +46,37 @@ def pull_pair(
     None if that does not cost less than the parts of both, or if the similarity is not linear in an embedding.
 
     Args:
-        known, ready: The smaller and the larger input.
-        side: 0 if the larger input is the first, 1 if it is the second.
-        decompose: Decomposes the larger input in a new run, since a kept one would hold all activations.
+        smaller, larger: The two inputs.
+        larger_side: 0 if the larger input is the first, 1 if it is the second.
+        decompose_larger: Decomposes the larger input in a new run, since a kept one would hold all activations.
         similarity: The similarity.
     """
 
     def build() -> tuple[PartsBlock, ...]:
-        again = decompose()
-        if difference := diff_origins(origin, again.origin):
+        decomposition = decompose_larger()
+        if difference := diff_origins(origin, decomposition.origin):
             raise MismatchError(
                 f"explain again: since this explanation was made, the encoder changed in {difference}"
             )
-        return SparseParts.from_dense(again.parts).blocks
+        return SparseParts.from_dense(decomposition.parts).blocks
 
-    origin, shape = ready.origin, (ready.regions.count, ready.embeddings[None].numel())
-    other = ready.attach_parts(ready.regions, SparseParts(build, shape))
-    first, second = (known, other) if side else (other, known)
+    origin, shape = larger.origin, (larger.regions.count, larger.embeddings[None].numel())
+    other = larger.attach_parts(larger.regions, SparseParts(build, shape))
+    first, second = (smaller, other) if larger_side else (other, smaller)
     similarity, score = score_pair(first, second, similarity)
-    if similarity.has_self_terms or not ready.is_cheaper_to_pull(known.regions.count + 1):
+    if similarity.has_self_terms or not larger.is_cheaper_to_pull(smaller.regions.count + 1):
         return None
     form = similarity.relevance_fn(first.embedding, second.embedding)
     left, right = reference_rows(first, second)
-    rows = torch.cat([known.parts, left if side else right])
-    vectors = LinearForm(similarity, (first.embedding, second.embedding)).vectors(side, rows)
-    values = ready.pull(vectors)
+    rows = torch.cat([smaller.parts, left if larger_side else right])
+    vectors = LinearForm(similarity, (first.embedding, second.embedding)).vectors(larger_side, rows)
+    values = larger.pull(vectors)
     relevance, pulled = values[:, :-1], values[:, -1]
-    relevance = relevance.T if side else relevance
+    relevance = relevance.T if larger_side else relevance
     if first.reference is None and second.reference is None:
         return PulledPair(first, second, score, relevance, similarity.name, None, 0.0)
-    terms = (form(known.parts, right)[:, 0], pulled) if side else (pulled, form(left, known.parts)[0])
+    single = form(smaller.parts, right)[:, 0] if larger_side else form(left, smaller.parts)[0]
+    terms = (single, pulled) if larger_side else (pulled, single)
     return PulledPair(first, second, score, relevance, similarity.name, terms, float(form(left, right)))
 
 

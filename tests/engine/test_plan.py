@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -219,6 +221,23 @@ def test_predicted_flops_are_the_counted_ones(coordinates):
         assert abs(chosen.flops - counted) <= 0.02 * counted, (schedule, chosen.flops, counted)
 
 
+def test_windows_are_counted_by_the_batches_that_run():
+    """Batches of windows end with their chunk of regions, and each is as large as its largest window."""
+    network, x = vgg_like()
+    context = make_context(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4), budget=300_000)
+    checked = 0
+    for schedule in all_schedules(context):
+        chosen = plan.plan_for(context, schedule)
+        is_uneven = chosen.region_chunk < context.region_count and chosen.region_chunk % chosen.window_batch
+        if not (schedule.windowed_end and schedule.windowed_end == schedule.sparse_end and is_uneven):
+            continue
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            execute.execute_plan(context, chosen)
+        assert chosen.flops == counter.get_total_flops(), schedule
+        checked += 1
+    assert checked
+
+
 def test_auto_takes_less_work_than_either_direction_alone():
     network, x = vgg_like(96)
     context = make_context(
@@ -320,6 +339,19 @@ def test_tiles_are_a_method_of_the_plan():
         count for schedule, count in flops.items() if not schedule.tiled_end
     )
     assert "pull_tiled" in str(plan.make_plan(context))
+
+
+def test_values_inside_are_never_pulled_by_tiles():
+    """A pull has no parts of other values than the embedding, however cheap it is."""
+    network, x = Spots().double(), torch.rand(1, 1, 96, 96, dtype=torch.float64)
+    context = make_context(network, x, bilrp.composites.uniform(0.25), bilrp.regions.grid(4), budget=2**28)
+    inside = context.links[0].target
+    tapped = replace(context, taps=frozenset({inside}))
+    chosen = plan.make_plan(tapped)
+    assert tapped.chain_length and chosen.schedule.direction == "push"
+    assert set(execute.execute_plan(tapped, chosen)) == {inside, context.program.output}
+    with pytest.raises(InputError, match="push to get those"):
+        plan.plan_for(tapped, Schedule("pull", tiled_end=context.chain_length))
 
 
 def test_full_cotangents_are_pulled_whole():

@@ -101,6 +101,7 @@ def choose_schedule(context: PlanContext, mode: str) -> Schedule:
     """Return the cheapest schedule of a mode: 'auto' (all), 'push' or 'pull' (only that direction)."""
     costs = ScheduleCosts(context)
     best = min(all_schedules(context, mode), key=costs.total_cost)
+    # Like any pull, a tiled one gives no parts of tapped values.
     if mode == "push" or context.taps or not context.chain_length:
         return best
     tiled, lowest = Schedule("pull", tiled_end=context.chain_length), costs.total_cost(best)

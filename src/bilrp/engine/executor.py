@@ -47,7 +47,7 @@ def plan_and_execute(
         Parts by value number (those of taps may be sparse), and the plan.
     """
     coordinates = program.result.numel() if weights is None else len(weights)
-    located, program = program, replace(program, remainder=None)
+    with_remainder, program = program, replace(program, remainder=None)
     context = PlanContext(
         program, partition, coordinates, frozenset(map(Key, taps)), get_memory_budget(program.x.device)
     )
@@ -59,8 +59,9 @@ def plan_and_execute(
         "use larger regions, a smaller input (--size), or project=256",
     )
     parts = execute_plan(context, plan, weights=weights, bar=bar)
-    if located.remainder is not None:
-        parts[program.output] = densify(parts[program.output]) + remainder_parts(located, partition, weights)
+    if with_remainder.remainder is not None:
+        rest = remainder_parts(with_remainder, partition, weights)
+        parts[program.output] = densify(parts[program.output]) + rest
     return {key.value: value_parts for key, value_parts in parts.items()}, plan
 
 
@@ -87,9 +88,8 @@ def is_cheaper_to_pull(program: Program, partition: Regions, count: int) -> bool
         program, partition: The frozen tape, and the regions of the input.
         count: Number of vectors.
     """
-    if (
-        2 * count > partition.count
-    ):  # a vector takes as long as a region on whole values, which is the most a region takes
+    # A vector takes as long as a region on whole values, which is the most that a region takes.
+    if 2 * count > partition.count:
         return False
     context = PlanContext(program, partition, program.result.numel())
     costs = ScheduleCosts(context)

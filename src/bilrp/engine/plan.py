@@ -93,6 +93,8 @@ def plan_for(context: PlanContext, schedule: Schedule) -> Plan:
     ordered = 0 <= windowed_end <= sparse_end <= (total if direction == "push" else 0)
     if not ordered or tiled_end not in (0, context.chain_length if direction == "pull" else 0):
         raise InputError(f"stages must follow each other: {schedule} of {total} links")
+    if direction == "pull" and context.taps:
+        raise InputError("a pull has the parts of the embedding alone: push to get those of other values too")
     sizes = region_chunk, window_batch, _ = _choose_chunk_sizes(context, schedule)
     if direction == "pull":
         back = context.coordinate_count * sum(link.cost(back=True).macs for link in links[tiled_end:])
