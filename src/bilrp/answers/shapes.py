@@ -1,6 +1,6 @@
-"""The shape of each answer. Every answer names its schema; a change that breaks readers gets the next number.
+"""The JSON type of each answer. Every answer names its schema; an incompatible change raises its version.
 
-Additions of keys keep the number, so a reader ignores keys that it does not know. NaN and infinities are null.
+Additional keys keep the version, so a reader ignores keys that it does not know. NaN and infinities are null.
 """
 
 from __future__ import annotations

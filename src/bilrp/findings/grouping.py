@@ -3,9 +3,9 @@
 A finding contains every pair between its regions of a and its regions of b; its relevance is Σ_{I∈A} Σ_{I'∈B} R_II'.
 No pair is in two findings; some pairs are in none.
 
-Blocks grow around peaks of the relevance, and one fact may have several: the eye of one cat matches both eyes of another.
-So blocks of one sign with the same regions on one side become one finding, and a block whose regions are all in stronger
-findings is none: it says again that these regions are alike.
+Blocks grow around peaks of the relevance, and one correspondence may have several peaks: the eye of one cat matches both
+eyes of another. So blocks of one sign with the same regions on one side become one finding, and a block whose regions are
+all in stronger findings is dropped as redundant.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def extract_findings(
     """Return at most k findings of either sign, sorted by |relevance|.
 
     Each grows from a peak of the relevance per area: the connected regions around it whose mean relevance with the
-    regions of the other side stays above an edge, alternately for a and b until nothing changes.
+    regions of the other side stays above a threshold, alternately for a and b until nothing changes.
 
     Args:
         relevance: Relevance [regions of a, regions of b].

@@ -63,7 +63,7 @@ def zero() -> Rule:
     >>> zero().name
     'zero'
     """
-    return by_terms("zero", lambda w, gate: [Term(_weights_for_reading(w))])
+    return by_terms("zero", lambda w, gate: [Term(_weights_in_kernel_layout(w))])
 
 
 def epsilon(eps: float = 1e-6) -> Rule:
@@ -105,17 +105,19 @@ def gamma(value: float = 0.25, *, bias: BiasOption = "rest") -> Rule:
         if bias == "inputs" and w.bias is not None:
             return _bias_to_inputs_terms(w, w.bias, value)
         return (
-            [Term(_weights_for_reading(w))] if value == 0 else gamma_terms(w, value, gated=gate is not None)
+            [Term(_weights_in_kernel_layout(w))]
+            if value == 0
+            else gamma_terms(w, value, gated=gate is not None)
         )
 
     return by_terms(f"gamma({format_number(value)}{', bias=inputs' if bias == 'inputs' else ''})", terms)
 
 
-def _weights_for_reading(w: Weights) -> Tensor:
+def _weights_in_kernel_layout(w: Weights) -> Tensor:
     """Return the weights of a convolution in the memory layout of the windowed and sparse kernels."""
     if not isinstance(w.operator, Convolution) or w.operator.transposed or w.operator.groups > 1:
         return w.weight
-    return cache_tensor("turned", [w.weight], lambda: to_kernel_layout(w.weight))
+    return cache_tensor("kernel layout", [w.weight], lambda: to_kernel_layout(w.weight))
 
 
 def _bias_to_inputs_terms(w: Weights, bias: Tensor, value: float) -> list[Term]:
@@ -207,14 +209,14 @@ def alphabeta(alpha: float = 2.0, beta: float = 1.0) -> Rule:
 
     def terms(w: Weights, gate: Tensor | None) -> list[Term]:
         plus, minus = w.weight.clamp(min=0), w.weight.clamp(max=0)
-        positive = _signed_terms(w, plus, minus, alpha, low=None)
-        return [*positive, *_signed_terms(w, minus, plus, -beta, low=0)] if beta else positive
+        positive = _signed_terms(w, plus, minus, alpha, positive=True)
+        return [*positive, *_signed_terms(w, minus, plus, -beta, positive=False)] if beta else positive
 
     return by_terms(f"alphabeta({format_number(alpha)}, {format_number(beta)})", terms)
 
 
 def _signed_terms(
-    w: Weights, of_positive: Tensor, of_negative: Tensor, factor: float, low: int | None
+    w: Weights, of_positive: Tensor, of_negative: Tensor, factor: float, *, positive: bool
 ) -> list[Term]:
     """Return the terms of contributions of one sign: a⁺·of_positive + a⁻·of_negative (+ the bias of that sign).
 
@@ -222,9 +224,9 @@ def _signed_terms(
         w: Weights, bias, input and output of the step.
         of_positive, of_negative: Weights that act on positive and on negative inputs.
         factor: α, or −β.
-        low: None for positive contributions, 0 for negative ones.
+        positive: Whether these are the positive contributions.
     """
-    bias = None if w.bias is None else (w.bias.clamp(min=0) if low is None else w.bias.clamp(max=0))
+    bias = None if w.bias is None else (w.bias.clamp(min=0) if positive else w.bias.clamp(max=0))
     sides = [(of_positive, w.a > 0), (of_negative, w.a < 0)]
     known = None if w.ranges is None else w.ranges.get(w.a)
     some = [bool(side.any()) for _, side in sides] if known is None else [known[1] > 0, known[0] < 0]
