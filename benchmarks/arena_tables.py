@@ -76,7 +76,7 @@ def print_truths(table: Mapping[str, Mapping[str, Any]]) -> None:
         for measure in MEASURES:
             values = {name: each[measure]["mean"] for name, each in by_method.items() if measure in each}
             others = [value for name, value in values.items() if name not in ("default", *TRIVIAL)]
-            if measure in ("hit", "AUC") and min(others) > TOP_OF_SCALE:
+            if measure in ("hit", "AUC") and others and min(others) > TOP_OF_SCALE:
                 continue
             best = max(values.values())
             cells = [format_value(values.get(name), best) for name in METHODS]
@@ -123,7 +123,7 @@ def main(folder: str) -> None:
     results = json.loads((Path(folder) / "results.json").read_text())
     print_truths(results["table"])
     for kind, measures in COMPARISONS.items():
-        print(f"\n{kind or 'by findings'}")
+        print(f"\n{kind.removeprefix(', ') or 'by findings'}")
         print_covering(results, kind, *measures)
 
 

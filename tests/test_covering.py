@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,17 @@ import torch
 from torch import nn
 
 import bilrp
-from bilrp.covering import describe_covering, embed_without_regions, find_needed_regions, order_by_findings
+from bilrp.covering import (
+    MAX_PROPOSED_REGIONS,
+    count_needed_regions,
+    describe_covering,
+    embed_without_regions,
+    find_needed_regions,
+    order_by_findings,
+)
 from bilrp.encoder import read_item
 from bilrp.errors import InputError
+from bilrp.regions import tokens
 from text_folders import ARCHITECTURES
 
 
@@ -137,16 +146,57 @@ def test_needed_regions_refuse_what_the_model_does_not_compute(tmp_path: Path) -
     with pytest.raises(InputError, match="own score"):
         bilrp.explain(encoder, *make_images(), similarity="squared_distance").find_needed_regions()
     explanation = bilrp.explain(encoder, *make_images(), similarity="dot", regions=4)
-    with pytest.raises(InputError, match="At least 1"):
+    with pytest.raises(InputError, match="at least 1, got 0"):
         explanation.find_needed_regions(0)
     with pytest.raises(InputError, match="needs the model"):
         bilrp.Explanation.load(explanation.save(tmp_path / "pair.npz")).find_needed_regions()
 
 
-def test_no_score_is_never_the_lowest() -> None:
+@pytest.mark.parametrize("nothing", [math.nan, -math.inf])
+def test_no_score_is_never_the_lowest(nothing: float) -> None:
     assert find_needed_regions(
-        lambda numbers: math.nan if 2 in numbers else -numbers[0], [2, 0, 1], [2, 1, 0], 1
-    ) == (
-        [1],
-        -1,
-    )
+        lambda numbers: nothing if 2 in numbers else -numbers[0], [2, 0, 1], [2, 1, 0], 1
+    ) == ([1], -1)
+
+
+@pytest.mark.parametrize("best", [[0, 1], [4, 5], [2, 3]])
+def test_each_candidate_can_be_the_best(best: list[int]) -> None:
+    """The first of the findings, those with the largest sums, and those that lower the score most alone."""
+    alone = {2: 0.1, 3: 0.2}
+
+    def score_without(numbers: Sequence[int]) -> float:
+        if sorted(numbers) == best:
+            return 0.0
+        return alone.get(numbers[0], 0.5) if len(numbers) == 1 else 1.0
+
+    by_finding, by_sum = [0, 1, 2, 3, 4, 5, 6, 7], [4, 5, 2, 3, 1, 0, 6, 7]
+    assert sorted(find_needed_regions(score_without, by_finding, by_sum, 2)[0]) == best
+
+
+@pytest.mark.parametrize("regions", [49, 784])
+def test_large_grids_are_covered_at_most_so_often(regions: int) -> None:
+    runs: list[Sequence[int]] = []
+
+    def score_without(numbers: Sequence[int]) -> float:
+        runs.append(numbers)
+        return 0.0
+
+    find_needed_regions(score_without, range(regions), range(regions), count_needed_regions(regions))
+    assert len(runs) <= min(regions, 2 * MAX_PROPOSED_REGIONS) / 2 + 4
+
+
+def test_tokens_of_late_interaction_are_covered_by_their_mean() -> None:
+    """MaxSim by its name knows the length of a token's vector only from the embeddings."""
+    torch.manual_seed(0)
+    net = nn.Linear(6, 4, bias=False).double().requires_grad_(False)
+    a, b = torch.randn(1, 5, 6, dtype=torch.float64), torch.randn(1, 4, 6, dtype=torch.float64)
+    regions = tokens(("1", "2", "3", "4", "5")), tokens(("1", "2", "3", "4"))
+    explanation = bilrp.explain(net, a, b, similarity="maxsim", regions=regions)
+    needed = explanation.find_needed_regions(2)
+    assert len(needed.a) == len(needed.b) == 2 and math.isfinite(needed.fall)
+    for covered in explanation.cover_findings():
+        inside = torch.isin(explanation.a.regions.labels, torch.tensor(covered.finding.a))
+        filled = torch.where(inside, a.mean((2,), keepdim=True), a)
+        assert covered.without_a == pytest.approx(
+            float((net(filled)[0] @ net(b)[0].T).amax(1).sum()), abs=1e-9
+        )

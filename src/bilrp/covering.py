@@ -24,23 +24,11 @@ MIN_NEEDED_REGIONS = 3
 # (MobileNetV2 by .070, half .075, all .072 of 40 pairs), and all take twice the forward passes.
 PROPOSED_FRACTION = 0.5
 MAX_PROPOSED_REGIONS = 64  # more small ones change little each
-
-
-class Covered:
-    """The score with regions of a covered, and with regions of b."""
-
-    score: float
-    without_a: float
-    without_b: float
-
-    @property
-    def fall(self) -> float:
-        """By how much the score falls, the mean of both sides."""
-        return round(self.score - (self.without_a + self.without_b) / 2, 12)
+MAX_NEEDED_REGIONS = MAX_PROPOSED_REGIONS // 2
 
 
 @dataclass(frozen=True)
-class CoveredFinding(Covered):
+class CoveredFinding:
     """The score with the regions of a finding covered in a, and in b; findings are numbered from 1.
 
     >>> CoveredFinding(1, Finding([0], [1], 0.2, 0.25), score=0.8, without_a=0.5, without_b=0.7).fall
@@ -53,10 +41,18 @@ class CoveredFinding(Covered):
     without_a: float
     without_b: float
 
+    @property
+    def fall(self) -> float:
+        """By how much the score falls, the mean of both sides."""
+        return _mean_fall(self.score, self.without_a, self.without_b)
+
 
 @dataclass(frozen=True)
-class NeededRegions(Covered):
-    """Regions of a and of b that the score needs, and the score with those of a covered, and with those of b.
+class NeededRegions:
+    """Regions of a and of b, and the score with those of a covered, and with those of b.
+
+    They are the best of three candidates: with `fall` <= 0 the score needs none of them, and with NaN nothing is left to
+    score without them.
 
     >>> NeededRegions([4, 2], [7], score=0.8, without_a=0.5, without_b=0.7).fall
     0.2
@@ -67,6 +63,15 @@ class NeededRegions(Covered):
     score: float
     without_a: float
     without_b: float
+
+    @property
+    def fall(self) -> float:
+        """By how much the score falls, the mean of both sides."""
+        return _mean_fall(self.score, self.without_a, self.without_b)
+
+
+def _mean_fall(score: float, *covered: float) -> float:
+    return round(score - sum(covered) / len(covered), 12)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +89,7 @@ class PairRuns:
         embeddings: tuple[Tensor, Tensor],
         regions: tuple[Regions, Regions],
     ) -> float:
-        """Return the score with regions of one side covered: one forward pass. NaN if what is left has no score.
+        """Return the score with regions of one side covered: one forward pass. NaN if what is left is an embedding of zeros.
 
         Args:
             side: 0 for a, 1 for b.
@@ -100,7 +105,9 @@ class PairRuns:
         )
         try:
             return self.similarity.score(*((embeddings[0], covered) if side else (covered, embeddings[1])))
-        except InputError:
+        except InputError:  # of the cosine of zeros
+            if bool(covered.any()):
+                raise
             return math.nan
 
 
@@ -132,12 +139,23 @@ def embed_without_regions(
 
 
 def count_needed_regions(regions: int) -> int:
-    """Return how many regions of a side are covered together: an eighth, at least three, never all.
+    """Return how many regions of a side are covered together: an eighth, at least three and at most 32, never all.
 
-    >>> [count_needed_regions(n) for n in (1, 2, 3, 9, 49)]
-    [1, 1, 2, 3, 6]
+    >>> [count_needed_regions(n) for n in (1, 2, 3, 9, 49, 784)]
+    [1, 1, 2, 3, 6, 32]
     """
-    return max(1, min(max(MIN_NEEDED_REGIONS, int(regions * NEEDED_FRACTION)), regions - 1))
+    count = min(max(MIN_NEEDED_REGIONS, int(regions * NEEDED_FRACTION)), MAX_NEEDED_REGIONS)
+    return max(1, min(count, regions - 1))
+
+
+def count_proposed_regions(regions: int, count: int) -> int:
+    """Return how many regions of a side are covered one by one to choose `count` of them.
+
+    >>> [count_proposed_regions(n, 6) for n in (4, 9, 49, 784)]
+    [4, 7, 25, 64]
+    """
+    half = min(math.ceil(PROPOSED_FRACTION * regions), MAX_PROPOSED_REGIONS)
+    return min(regions, max(count + 1, half))
 
 
 def order_by_findings(
@@ -154,7 +172,8 @@ def order_by_findings(
         side: 0 for a, 1 for b.
         numbers: regions of that side.
     """
-    own_relevance = relevance.T if side else relevance
+    own_relevance = relevance.detach().cpu().double()
+    own_relevance = own_relevance.T if side else own_relevance
     strongest, rank = own_relevance.amax(1).tolist(), dict[int, tuple[int, float]]()
     raising = [each for each in findings if each.relevance > 0]
     for place, finding in enumerate(raising):
@@ -172,7 +191,7 @@ def order_by_sum(relevance: Tensor, side: int, numbers: Sequence[int]) -> list[i
     Args:
         relevance, side, numbers: as for `order_by_findings`.
     """
-    sums = relevance.sum(0 if side else 1).tolist()
+    sums = relevance.detach().cpu().double().sum(0 if side else 1).tolist()
     return sorted(numbers, key=lambda number: -sums[number])
 
 
@@ -185,7 +204,8 @@ def find_needed_regions(
     """Return the regions of one side without which the score is lowest, of three candidates, and that score.
 
     The candidates are the first regions of the findings, those with the most relevance in sum, and, among the half with
-    the most relevance, those without which the score is lowest when each is covered alone.
+    the most relevance (at most 64, but more than `count`), those without which the score is lowest when each is covered
+    alone.
 
     Args:
         score_without: the score without some regions; NaN if it has none.
@@ -199,11 +219,10 @@ def find_needed_regions(
         key = frozenset(numbers)
         if key not in known:
             score = score_without(sorted(numbers))
-            known[key] = math.inf if math.isnan(score) else score
+            known[key] = score if math.isfinite(score) else math.inf
         return known[key]
 
-    half = min(math.ceil(PROPOSED_FRACTION * len(by_sum)), MAX_PROPOSED_REGIONS)
-    proposed = by_sum[: max(count + 1, half)]
+    proposed = by_sum[: count_proposed_regions(len(by_sum), count)]
     by_covering = sorted(proposed, key=lambda number: lowest_first([number]))
     needed = min((order[:count] for order in (by_covering, by_sum, by_finding)), key=lowest_first)
     score = lowest_first(needed)

@@ -19,6 +19,7 @@ from bilrp.covering import (
     NeededRegions,
     PairRuns,
     count_needed_regions,
+    count_proposed_regions,
     find_needed_regions,
     order_by_findings,
     order_by_sum,
@@ -51,6 +52,7 @@ from bilrp.io import schema, store
 from bilrp.io.files import match_suffix
 from bilrp.pair_plan import pull_pair, reference_rows, score_pair
 from bilrp.pipeline import Mode, PreparedInput, decompose_item, prepare
+from bilrp.progress import progress_bar
 from bilrp.regions import RegionSpecs, as_spec_pair
 from bilrp.reliability import ReliabilitySpecs, mean_pair_weight, score_without_weights, weight_sides
 from bilrp.similarity import Similarity, multiply_parts, resolve_similarity
@@ -96,7 +98,7 @@ class Explanation:
         reference_terms: for rules that compare with a reference input, relevance of each region with the other side's
             reference; they and reference_score are known terms of `unattributed`.
         reference_score: the similarity of the two references.
-        runs: the inputs with their encoders, for `cover_findings`; they are not stored in files.
+        runs: the inputs with their encoders, for `cover_findings` and `find_needed_regions`; not stored in files.
         unweighted_score: the score without the weights of `Decomposition.weight`; None if neither side has any.
     """
 
@@ -220,19 +222,21 @@ class Explanation:
         covered = [self._covered[number] for number, _ in raising[:k]]
         return [each for each in covered if math.isfinite(each.fall)]
 
-    def find_needed_regions(self, count: int | None = None) -> NeededRegions:
-        """Find the regions of each side without which the score falls most: relevance proposes them, the model decides.
+    def find_needed_regions(self, count: int | None = None, *, progress: bool = False) -> NeededRegions:
+        """Find regions of each side without which the score falls: relevance proposes them, the model decides.
 
         Three candidates are covered, as by `cover_findings`: the regions of the first findings; those with the most
-        relevance in sum (`marginals`); and, among the half with the most relevance, those without which the score falls
-        most when each is covered alone. The one without which the score is lowest is returned. This takes a forward pass
-        for half of the regions of each side (at most 64), and three more.
+        relevance in sum (`marginals`); and, among the half with the most relevance (at most 64), those without which the
+        score falls most when each is covered alone. The best of them is returned: the one without which the score is
+        lowest, which may still be higher than with it. For each side this takes a forward pass for half of its regions
+        (at most 64, but more than `count`), and at most three more.
 
         A finding says what goes with what; a region that goes a little with everything is in none, and the score may
         need it all the same.
 
         Args:
-            count: regions of each side; an eighth of them, at least three, if None.
+            count: regions of each side, at most all; an eighth of them, at least three and at most 32, if None.
+            progress: show a progress bar.
 
         >>> import torch
         >>> net = torch.nn.Linear(4, 4, bias=False)
@@ -243,21 +247,30 @@ class Explanation:
         runs = self._runs()
         if self._differs_from_model_score():
             raise InputError(
-                "needed regions are those of the model's own score: explain without a distance, project= and reliability="
+                "needed regions are those of the model's own score: explain again with similarity='cosine' or 'dot', "
+                "without project= and reliability="
             )
-        if count is not None and count < 1:
-            raise InputError(f"count={count}: how many regions of each side? At least 1")
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+            raise InputError(f"count must be a whole number and at least 1, got {count!r}")
         embeddings, regions = (self.a.embedding, self.b.embedding), (self.a.regions, self.b.regions)
         needed = []
-        for side, numbers in enumerate(self._without_special_tokens()[:2]):
-            needed.append(
-                find_needed_regions(
-                    lambda hidden, side=side: runs.score_without(side, hidden, embeddings, regions),
-                    order_by_findings(self.relevance, self._all_findings, side, numbers),
-                    order_by_sum(self.relevance, side, numbers),
-                    count_needed_regions(len(numbers)) if count is None else min(count, len(numbers)),
+        with progress_bar(progress) as bar:
+            for side, numbers in enumerate(self._without_special_tokens()[:2]):
+
+                def score_without(hidden: Sequence[int], side: int = side) -> float:
+                    bar.advance()
+                    return runs.score_without(side, hidden, embeddings, regions)
+
+                size = count_needed_regions(len(numbers)) if count is None else min(count, len(numbers))
+                bar.start(f"covering regions of {'ab'[side]}", count_proposed_regions(len(numbers), size) + 3)
+                needed.append(
+                    find_needed_regions(
+                        score_without,
+                        order_by_findings(self.relevance, self._all_findings, side, numbers),
+                        order_by_sum(self.relevance, side, numbers),
+                        size,
+                    )
                 )
-            )
         (a, without_a), (b, without_b) = needed
         return NeededRegions(a, b, self.score, without_a, without_b)
 
@@ -266,7 +279,8 @@ class Explanation:
             raise InputError(
                 "covering regions needs the model: use an explanation that bilrp.explain returned"
             )
-        return self.runs
+        shapes = (side.shape or tuple(side.embedding.shape) for side in (self.a, self.b))
+        return replace(self.runs, similarity=self.runs.similarity.for_shapes(*shapes))
 
     def _differs_from_model_score(self) -> bool:
         """Return whether the score is a distance, an estimate or weighted, so that the model alone does not compute it."""

@@ -92,7 +92,7 @@ STUDIES = (
     ),
     Study(
         "arena",
-        "Which method finds what is known to match? Nine methods, photographs and texts, six encoders.",
+        "Which method finds what is known to match? Up to eleven methods, photographs and texts, six encoders.",
         ArenaSettings,
         "bilrp_studies.arena.study:run",
     ),

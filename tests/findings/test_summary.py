@@ -336,6 +336,8 @@ def test_the_list_for_pages_is_the_findings():
         ("centered(transformer(0))", True),
         ("conv_attention(0.25)", True),
         ("centered(graded())", False),
+        ("uniform(0.5)", False),  # of the encoder of tables, which is measured
+        ("uniform(0.25", False),  # a name like a default's
         ("paper_vgg", False),
     ],
 )

@@ -55,7 +55,7 @@ UNRELIABLE = "unreliable input"
 FEW_REGIONS = 4  # with at most this many regions, one may dominate without a warning
 MAX_UNATTRIBUTED_SHARE = 0.5  # of the score
 # Default composites of networks for images (ViT, CoAtNet, ConvNeXt) without measured trained weights: docs/rules.md.
-UNMEASURED_COMPOSITES = ("transformer(", "conv_attention(", "uniform(")
+UNMEASURED_COMPOSITES = ("transformer(0)", "conv_attention(0.25)", "uniform(0.25)")
 
 
 @runtime_checkable
@@ -281,9 +281,10 @@ def list_warnings(explanation: ExplanationLike, findings: Sequence[Finding]) -> 
 def _find_unmeasured_composite(explanation: ExplanationLike) -> str | None:
     """Return the name of a composite without evidence on images, of the first side that has one."""
     for side in (explanation.a, explanation.b):
-        name = str(side.origin.get("composite", "")).removeprefix("centered(")
-        if isinstance(side.view, Image) and name.startswith(UNMEASURED_COMPOSITES):
-            return name[: name.index(")") + 1]
+        name = str(side.origin.get("composite", ""))
+        name = name.removeprefix("centered(").removesuffix(")") if name.startswith("centered(") else name
+        if isinstance(side.view, Image) and name in UNMEASURED_COMPOSITES:
+            return name
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,11 +25,12 @@ Values = dict[tuple[str, str], dict[str, dict[str, dict[int, list[float]]]]]
 
 MATCH_MEASURES = ("× chance", "signed", "hit", "AUC")
 ONLY_DEFAULT_CHECKED = ", only the default checked"
+CHECKED = ", checked"
 COMPARISONS = {  # of what is covered: the default's measure, that of the others
     "": ("fall", "fall"),
     ", by region": ("fall by region", "fall by region"),
     ONLY_DEFAULT_CHECKED: ("fall, checked", "fall"),
-    ", checked": ("fall, checked", "fall, checked"),
+    CHECKED: ("fall, checked", "fall, checked"),
 }
 VERDICTS = ("behind", "lower", "unclear", "higher", "ahead")
 MIN_GROUPS = 5  # with fewer independent pairs the bootstrap says nothing
@@ -76,11 +78,12 @@ def build_report(rows: Sequence[Row], settings: ArenaSettings) -> Report:
     if covering:
         held = [
             ", ".join(f"{encoder} {by['every other']['mean']:.0%}" for encoder, by in by_kind[kind].items())
-            for kind in ("", ONLY_DEFAULT_CHECKED)
+            for kind in ("", ONLY_DEFAULT_CHECKED, CHECKED)
         ]
         summary += (
             f" Without the regions of its first findings the score falls as far as under every other's on {held[0]} "
-            f"of the pairs; without regions that the model chose among those with the most relevance on {held[1]}."
+            f"of the pairs. If the model chooses among the regions with the most relevance, for the default alone, on "
+            f"{held[1]}; for every method, on {held[2]}."
         )
     return build_study_report(
         "Which method finds what is known to match?",
@@ -164,11 +167,11 @@ def judge_difference(difference: Mapping[str, float], groups: int) -> str:
 def compare_covering(
     rows: Iterable[Row], settings: ArenaSettings, measure: str = "fall", others: str = "fall"
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return, by encoder and other method, the share of pairs whose score falls more under the default's findings.
+    """Return, by encoder and other method, the share of pairs whose score falls more without the default's regions.
 
     Equal falls count half: methods that find the same regions have the same. "every other" is the share of pairs where
-    the default's fall is at least that of all others at once, "more than every other" where it is more. Each has
-    "mean", "low", "high" and "pairs".
+    the default's fall is at least that of all others at once, "more than every other" where it is more. Pairs without a
+    score under cover are left out. Each has "mean", "low", "high" and "pairs".
 
     Args:
         rows: the measures of every method on every pair.
@@ -181,7 +184,7 @@ def compare_covering(
         falls = {name: each[others] for name, each in row["methods"].items() if others in each}
         falls.pop(OUR_METHOD, None)
         ours = row["methods"].get(OUR_METHOD, {}).get(measure)
-        if ours is None or not falls:
+        if ours is None or not falls or not all(map(math.isfinite, (ours, *falls.values()))):
             continue
         by, best = held.setdefault(row["encoder"], {}), max(falls.values())
         for name, fall in falls.items():
@@ -260,8 +263,9 @@ def _covering_table(covering: Mapping[str, Mapping[str, Any]]) -> Table:
         for encoder, by in covering.items()
     ]
     caption = (
-        "Share of pairs whose score falls more under the default's first findings than under another's, equal falls count "
-        "half; every method covers the same number of regions."
+        "Share of pairs whose score falls more without the default's regions than without another's, equal falls count "
+        "half; every method covers the same number of regions. What is covered is said behind the encoder: by default the "
+        "first findings, else see the measures."
     )
     return Table(("encoder", *names), rows, caption)
 

@@ -53,8 +53,8 @@ Row = dict[str, Any]
 def run(settings: ArenaSettings) -> Report:
     """Run the whole study and return its report.
 
-    >>> found = run(ArenaSettings(data=Path("data"), encoders="mobilenet", photographs=2)).results  # doctest: +SKIP
-    >>> found["table"]["mobilenet"]["warp"]["default"]["hit"]["mean"]  # doctest: +SKIP
+    >>> results = run(ArenaSettings(data=Path("data"), encoders="mobilenet", photographs=2)).results  # doctest: +SKIP
+    >>> results["table"]["mobilenet | warp"]["default"]["hit"]["mean"]  # doctest: +SKIP
     0.66
     """
     cache = Cache(settings.out / "cache")
