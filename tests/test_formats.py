@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import get_args
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 import bilrp
 from bilrp import groups
+from bilrp.answers.explanations import build_explain
 from bilrp.cli import contrast, options, sets
 from bilrp.cli.outputs import DrawOptions, check_outputs, write_outputs
 from bilrp.errors import InputError
@@ -33,6 +35,13 @@ def test_a_format_of_ones_own_needs_one_row(tmp_path: Path) -> None:
     path = explanation.save(tmp_path / "why.own", formats={**FORMATS, ".own": write_csv})
     assert len(path.read_text().splitlines()) == 3
     assert explanation.save(tmp_path / "why.npz", formats={**FORMATS, ".csv": write_csv}).exists()
+
+
+def test_json_is_what_the_command_prints(tmp_path: Path) -> None:
+    net = torch.nn.Linear(3, 2, bias=False)
+    explanation = bilrp.explain(net, torch.ones(1, 3), torch.ones(1, 3), similarity="dot")
+    answer = json.loads(explanation.save(tmp_path / "why.json", names=("first", "second")).read_text())
+    assert answer == build_explain(explanation, names=("first", "second"), encoder=answer["encoder"])
 
 
 @pytest.mark.parametrize("show", ["matches", "differences"])

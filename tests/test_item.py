@@ -132,6 +132,10 @@ def test_texts_keep_their_words_in_files_and_in_larger_regions(tmp_path: Path) -
     assert (isinstance(back.view, Text) and back.view == view) or back.view.region_texts == view.region_texts  # type: ignore[union-attr]
     joined = decomposition.coarsen(regions.labels(torch.tensor([0, 1, 1, 2]))).view
     assert isinstance(joined, Text) and joined.region_texts == ("Two", "black goats", "")
+    for spec, texts in (("sentences", ("Two black goats", "")), ([(0, 9)], ("Two black", ""))):
+        merged = back.coarsen(spec)
+        assert isinstance(merged.view, Text) and merged.view.region_texts == texts
+        torch.testing.assert_close(merged.parts[0], back.parts[: texts[0].count(" ") + 1].sum(0))
 
 
 def test_a_bare_tensor_is_its_own_view() -> None:

@@ -64,7 +64,7 @@ ALLOWED_IMPORTS = {
     "covering": {"encoder", "findings", "inputs", "regions", "similarity"},
     "explanation": {
         "covering", "decomposition", "encoder", "engine", "explanation_files", "findings", "inputs", "io", "pair_plan",
-        "pipeline", "regions", "reliability", "similarity",
+        "pipeline", "progress", "regions", "reliability", "similarity",
     },
     "explanation_files": {"decomposition", "io"},
     "adapters": {"encoder", "highlights", "regions", "similarity"},
@@ -93,6 +93,7 @@ ALLOWED_IMPORTS = {
 
 # Imports of higher layers, each inside the function that needs it: methods that draw, and encoders by name.
 LAZY_IMPORTS = {
+    "bilrp.decomposition": {"bilrp.encoders.text.segmentation"},
     "bilrp.encoder": {"bilrp.encoders.live.recognition", "bilrp.encoders.registry"},
     "bilrp.attribution": {"bilrp.render.attribution_figure"},
     "bilrp.reliability": {"bilrp.encoders.images"},
@@ -100,7 +101,9 @@ LAZY_IMPORTS = {
     "bilrp.explanation": {
         "bilrp.app.widgets", "bilrp.render.figure", "bilrp.render.findings_table", "bilrp.render.page",
     },
-    "bilrp.explanation_files": {"bilrp.render.annotations", "bilrp.render.figure", "bilrp.render.page"},
+    "bilrp.explanation_files": {
+        "bilrp.answers.explanations", "bilrp.render.annotations", "bilrp.render.figure", "bilrp.render.page",
+    },
     "bilrp.groups": {"bilrp.render.group_views"},
     "bilrp.set_comparison": {"bilrp.render.group_views"},
     "bilrp.collection.core": {"bilrp.app.widgets"},

@@ -147,11 +147,18 @@ class Decomposition:
         )
 
     def coarsen(self, spec: RegionSpec | None) -> Decomposition:
-        """Sum the parts over larger regions, each a union of the present ones; None returns self."""
+        """Sum the parts over larger regions, each a union of the present ones; None returns self.
+
+        Args:
+            spec: regions as for `decompose`; of a text also "words", "sentences" or spans of characters.
+        """
         if spec is None:
             return self
         labels = self.regions.labels
-        coarse = regions_module.resolve(spec, torch.empty(1, *labels.shape, device=labels.device))
+        if isinstance(spec, str | list) and isinstance(self.view, Text):
+            coarse = _merge_text_regions(self.regions, self.view, spec)
+        else:
+            coarse = regions_module.resolve(spec, torch.empty(1, *labels.shape, device=labels.device))
         owner = torch.full((self.regions.count,), -2, device=labels.device)
         inside = labels.flatten() >= 0
         owner[labels.flatten()[inside]] = coarse.labels.flatten()[inside]
@@ -195,6 +202,17 @@ class Decomposition:
     def __repr__(self) -> str:
         count, size = self.stored_parts.shape
         return f"Decomposition({count} regions × {size} coordinates, {self.origin.get('encoder')})"
+
+
+def _merge_text_regions(regions: Regions, view: Text, spec: str | list[tuple[int, int]]) -> Regions:
+    """Return words, sentences or spans of a text as unions of its present regions."""
+    from bilrp.encoders.text.segmentation import TokenizedText
+
+    names = regions.names or ("",) * regions.count
+    special = tuple(name if span is None else "" for name, span in zip(names, view.spans, strict=True))
+    merged, _ = TokenizedText(view.text, view.spans, special).segment(spec, 1)
+    owner = torch.cat([merged.labels[:, 0], torch.tensor([-1])]).to(regions.labels)  # −1 stays in no region
+    return replace(merged, labels=owner[regions.labels])
 
 
 def check_pair(a: Decomposition, b: Decomposition, *, any_size: bool = False) -> None:

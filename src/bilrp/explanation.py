@@ -403,9 +403,10 @@ class Explanation:
         formats: Mapping[str, Writer] | None = None,
         **options: Unpack[WriterOptions],
     ) -> Path:
-        """Write numbers, a figure, an interactive page, or the findings for image viewers.
+        """Write numbers, a figure, an interactive page, the answer as JSON, or the findings for image viewers.
 
-        Numbers are .npz or .safetensors, figures .png, .svg or .pdf, a page is .html. Of images, .jsonld has the findings as
+        Numbers are .npz or .safetensors, figures .png, .svg or .pdf, a page is .html; .json is what `bilrp explain --json`
+        prints. Of images, .jsonld has the findings as
         Web Annotations, .iiif.json as a IIIF manifest, and .csv as region pairs in the form of AIKON.
 
         Args:

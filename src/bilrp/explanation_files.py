@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -10,7 +11,15 @@ from torch import Tensor
 
 from bilrp.decomposition import deserialize_decomposition, serialize_decomposition
 from bilrp.io import store
-from bilrp.io.files import ANNOTATION_SUFFIXES, FIGURE_SUFFIXES, NUMBER_SUFFIXES, PAGE_SUFFIX, match_suffix
+from bilrp.io.files import (
+    ANNOTATION_SUFFIXES,
+    FIGURE_SUFFIXES,
+    JSON_SUFFIX,
+    NUMBER_SUFFIXES,
+    PAGE_SUFFIX,
+    atomic_write,
+    match_suffix,
+)
 
 if TYPE_CHECKING:
     from bilrp.explanation import Explanation
@@ -78,6 +87,21 @@ def _write_page(explanation: Explanation, path: str | Path, **options: Any) -> P
     )
 
 
+def _write_json(explanation: Explanation, path: str | Path, **options: Unpack[WriterOptions]) -> Path:
+    """Write what `bilrp explain --json` prints."""
+    from bilrp.answers.explanations import build_explain
+
+    answer = build_explain(
+        explanation,
+        names=options.get("names") or ("a", "b"),
+        encoder=str(explanation.a.origin.get("encoder", "")),
+        special_tokens=options.get("special_tokens", False),
+    )
+    with atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(answer, allow_nan=False) + "\n", encoding="utf-8")
+    return Path(path)
+
+
 def _write_matches(explanation: Explanation, path: str | Path, **_: Any) -> Path:
     from bilrp.render import annotations
 
@@ -88,6 +112,7 @@ FORMATS: Mapping[str, Writer] = {
     **dict.fromkeys(FIGURE_SUFFIXES, _write_figure),
     PAGE_SUFFIX: _write_page,
     **dict.fromkeys(NUMBER_SUFFIXES, write_numbers),
+    JSON_SUFFIX: _write_json,
     **dict.fromkeys(ANNOTATION_SUFFIXES, _write_matches),
 }
 """The writer of each file suffix."""

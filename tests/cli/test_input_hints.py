@@ -51,6 +51,7 @@ def read_refusal(check: Callable[..., object], *arguments: object) -> str:
             r"A cat\.: no such file; vgg16:31 reads images, for texts use -e minilm",
         ),
         (["@gone.txt", "A text."], "minilm", r"^gone\.txt: no such file"),
+        (["gone.txt", "A text."], "minilm", r"^gone\.txt: no such file"),
     ],
 )
 def test_inputs_that_cannot_be_read_say_what_to_do(files, inputs, encoder, message):

@@ -78,6 +78,12 @@ def test_slips_are_one_line(command, folder: Path, arguments, expected) -> None:
         assert err.count("\n") == 1 and expected in err
 
 
+def test_sets_of_texts_are_refused(command, folder: Path) -> None:
+    """Not compared by the names of their files."""
+    code, out, err = command("sets", str(folder), "a text", "-e", f"sentence:{folder}")
+    assert code == 2 and out == "" and err.count("\n") == 1 and "sets compares images" in err
+
+
 def test_a_folder_that_is_none(command) -> None:
     code, _, err = command("explain", "a", "b", "-e", "sentence:nowhere")
     assert (

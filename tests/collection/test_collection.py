@@ -74,6 +74,10 @@ def test_shares_and_the_unattributed_sum_to_the_score(made) -> None:
     assert shares.shape == (taken.regions.count, len(made))
     torch.testing.assert_close(shares.sum(0) + embeddings @ taken.unattributed, embeddings @ taken.embedding)
     torch.testing.assert_close(made.share(3, against=[5, 7]), shares[:, [5, 7]])
+    torch.testing.assert_close(made.share(3, against=5), shares[:, [5]])
+    torch.testing.assert_close(made.share(3, against="odd"), shares[:, made.groups()["odd"]])
+    with pytest.raises(InputError, match="no item of the collection and no group"):
+        made.share(3, against="gone")
 
 
 def test_by_cosine_shares_and_contrasts_are_divided_by_the_norms(made) -> None:

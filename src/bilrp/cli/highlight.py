@@ -36,6 +36,10 @@ def highlight(
     as_json: AsJson = False,
 ) -> None:
     """Which words of a query and of each passage make them similar? bilrp highlight "a question" "a text" b.txt"""
+    from bilrp.cli.input_hints import check_inputs
+
+    check_inputs((query, *passages), [encoder])  # before torch is imported
+
     from bilrp import highlights
     from bilrp.cli import terminal, texts
     from bilrp.encoder import resolve_encoders

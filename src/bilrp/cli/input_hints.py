@@ -13,6 +13,7 @@ from bilrp.errors import InputError
 
 ITEMS_TABLE = "items.lance"  # in every collection
 WEB_ADDRESS = re.compile(r"(https?|ftp)://\S+", re.IGNORECASE)
+TEXT_FILE_NAME = re.compile(r"\S+\.(txt|md)", re.IGNORECASE)
 FILE_NAME = re.compile(r"\S*(/\S*|\.[A-Za-z0-9]{1,5})")  # a path, or a name with a suffix
 
 
@@ -96,6 +97,8 @@ def _check_text(argument: str, encoder: str) -> None:
             f"{argument[1:]}: no such file (an argument that starts with @ names a file with a text)"
         )
     path = Path(argument)
+    if not argument.startswith("@") and TEXT_FILE_NAME.fullmatch(argument) and not _exists(path):
+        raise InputError(f"{argument}: no such file (a text is given in quotes, a file with a text as @FILE)")
     if " " in argument or path.suffix.lower() not in (*SUFFIXES, ".pdf"):
         return
     if path.suffix.lower() == ".pdf":

@@ -79,7 +79,7 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help=".png .svg .pdf .html .npz .safetensors; of images also .jsonld (Web Annotations), "
+        help=".png .svg .pdf .html .npz .safetensors .json; of images also .jsonld (Web Annotations), "
         ".iiif.json (a IIIF manifest), .csv (region pairs for AIKON); may be repeated.",
     ),
 ]

@@ -26,8 +26,8 @@ from bilrp.cli.options import (
     Top,
     Weights,
 )
-from bilrp.encoders.registry import DEFAULT_IMAGE_ENCODER
-from bilrp.errors import to_printable
+from bilrp.encoders.registry import DEFAULT_IMAGE_ENCODER, input_kind
+from bilrp.errors import InputError, to_printable
 
 if TYPE_CHECKING:
     from bilrp.decomposition import Decomposition
@@ -57,6 +57,10 @@ def sets(
     from bilrp.cli.input_hints import check_inputs
 
     check_inputs((a, b), [encoder])  # before torch is imported
+    if input_kind(encoder) == "texts":
+        raise InputError(
+            f"sets compares images, and {encoder} reads texts: use -e {DEFAULT_IMAGE_ENCODER}; for two texts, bilrp explain"
+        )
 
     from bilrp import compare_sets, groups
     from bilrp.cli import batch, terminal

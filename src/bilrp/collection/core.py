@@ -402,13 +402,17 @@ class Collection:
         return self._load_or_make_parts([at])[0].unpack()
 
     def share(
-        self, query: Query, against: Sequence[int] | None = None, *, similarity: str | None = None
+        self,
+        query: Query,
+        against: Sequence[int | str] | int | str | None = None,
+        *,
+        similarity: str | None = None,
     ) -> Float[Tensor, "regions items"]:
         """Return ⟨P_I, φ(x')⟩ of each region of the query with each item; for cosine divided by ‖φ(x)‖‖φ(x')‖.
 
         Args:
             query: An item or any input.
-            against: Items to compare with; None for all.
+            against: Items to compare with, by positions or ids, or the name of a group; None for all.
             similarity: "dot" or "cosine"; the encoder's own by default.
         """
         is_cosine = self.resolve_similarity(similarity) == "cosine"

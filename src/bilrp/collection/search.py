@@ -145,7 +145,10 @@ def share_with_item(
 
 
 def share_with_items(
-    collection: Collection, parts: SparseParts, query_norm: float | None, against: Sequence[int] | None
+    collection: Collection,
+    parts: SparseParts,
+    query_norm: float | None,
+    against: Sequence[int | str] | int | str | None,
 ) -> Tensor:
     """Return ⟨P_I, φ(x')⟩ [regions, items] of each region of a query with each item, see `Collection.share`.
 
@@ -153,7 +156,7 @@ def share_with_items(
         collection: The collection.
         parts: The parts of the query.
         query_norm: For cosine, the norm of the query; the result is divided by both norms.
-        against: Items to compare with; None for all.
+        against: Items to compare with, or the name of a group; None for all.
     """
     items, width = collection.items, collection.width
     columns, values = (each.numpy() for each in parts.blocks[0][1:])
@@ -162,7 +165,7 @@ def share_with_items(
         values = values / query_norm
         norms = np.where(items.norms > 0, items.norms, 1).astype(np.float32)
     if against is not None:
-        positions = [p for p in map(collection.position, against) if p is not None]
+        positions = _select_items(collection, against)
         return torch.from_numpy(values @ items.embeddings(positions)[:, columns].T / norms[positions])
     shares, start = np.empty((len(items), len(values)), np.float32), 0
     if len(columns) > MAX_SPARSE_FRACTION * width:
@@ -172,6 +175,18 @@ def share_with_items(
         start += len(block)
     shares /= norms[:, None]
     return torch.from_numpy(shares).T
+
+
+def _select_items(collection: Collection, chosen: Sequence[int | str] | int | str) -> list[int]:
+    """Return positions of items: those of a group by its name, one item, or several."""
+    if isinstance(chosen, str) and chosen in (groups := collection.groups()):
+        return list(groups[chosen])
+    every = [chosen] if isinstance(chosen, int | np.integer | str) else list(chosen)
+    positions = [collection.position(each) for each in every]
+    missing = [each for each, at in zip(every, positions, strict=True) if at is None]
+    if missing:
+        raise InputError(f"{missing[0]!r} is no item of the collection and no group: give positions or ids")
+    return [at for at in positions if at is not None]
 
 
 def compute_mean(collection: Collection, group: str | Sequence[int]) -> Tensor:

@@ -18,6 +18,7 @@ from bilrp.errors import InputError, describe_error
 FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 PAGE_SUFFIX = ".html"
 NUMBER_SUFFIXES = (".npz", ".safetensors")
+JSON_SUFFIX = ".json"
 ANNOTATION_SUFFIXES = (".jsonld", ".iiif.json", ".csv")
 VIEWABLE_SUFFIXES = (PAGE_SUFFIX, *FIGURE_SUFFIXES)
 
