@@ -160,15 +160,15 @@ class ServerProcess:
         self, path: str, body: bytes | dict[str, Any] | None = None, **headers: str
     ) -> tuple[int, Any]:
         """(status, last line of the answer); a token that the address has is sent."""
-        link = http.client.HTTPConnection(self.host, self.port, timeout=120)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=120)
         kind = "application/json" if isinstance(body, dict) else "image/jpeg"
-        message = {"content-type": kind} if body is not None else {}
-        message |= {"authorization": f"Bearer {self.token}"} if self.token else {}
+        defaults = {"content-type": kind} if body is not None else {}
+        defaults |= {"authorization": f"Bearer {self.token}"} if self.token else {}
         sent = json.dumps(body).encode() if isinstance(body, dict) else body
-        link.request("GET" if body is None else "POST", path, sent, message | headers)
-        reply = link.getresponse()
+        connection.request("GET" if body is None else "POST", path, sent, defaults | headers)
+        reply = connection.getresponse()
         lines = reply.read().strip().splitlines()
-        link.close()
+        connection.close()
         return reply.status, json.loads(lines[-1]) if lines else None
 
     def stop(self, number: int) -> tuple[str, str]:

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in run(list(given.kinds), seed, given.jobs):
             rows.setdefault(row.kind, Row(row.kind)).add(row)
             for failure in row.failures:
-                print(f"{failure.what}: {row.kind}: {failure.words}", file=sys.stderr, flush=True)
+                print(f"{failure.what}: {row.kind}: {failure.description}", file=sys.stderr, flush=True)
         seed += 1
         if time.monotonic() >= until:
             break
@@ -80,7 +80,9 @@ def _one(kind: str, seed: int, path: Path, there: Connection) -> None:
         there.send(result if isinstance(result, list) else [result])
     except BaseException:
         row = Row(kind)
-        row.failed("foreign", f"seed {seed}: the attack itself failed: {traceback.format_exc()[-400:]}")
+        row.failed(
+            "unexpected error", f"seed {seed}: the attack itself failed: {traceback.format_exc()[-400:]}"
+        )
         there.send([row])
 
 
@@ -90,7 +92,9 @@ def _receive(kind: str, here: Connection, process: BaseProcess) -> list[Row]:
     except EOFError:
         process.join()
         row = Row(kind)
-        row.failed("foreign", f"the process died ({process.exitcode}): try {kind} again with its seed")
+        row.failed(
+            "unexpected error", f"the process died ({process.exitcode}): try {kind} again with its seed"
+        )
         return [row]
 
 

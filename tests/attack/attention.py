@@ -1,6 +1,6 @@
 """Random attention nets: masks of every type, writes in place, each net in three spellings under several composites.
 
-What decides is written here, without bilrp and without autograd: finite differences for true gradients, and a twin that
+What decides is written here, without bilrp and without autograd: finite differences for true gradients, and a reference that
 carries a region through the net by hand for LRP-γ with detached softmax weights. Other composites must agree on spellings.
 """
 
@@ -25,7 +25,7 @@ from bilrp.rules.composites import CompositeFunction
 from type_asserts import assert_not_none
 
 TRIALS = 40  # nets a round
-CLOSE, NEAR = 1e-9, 1e-6  # to a twin or another spelling; to finite differences
+CLOSE, NEAR = 1e-9, 1e-6  # to the reference or another spelling; to finite differences
 MASKS = (
     "none", "bool", "float64", "float32", "head", "causal", "hint", "padding", "float padding", "both",
 )  # fmt: skip
@@ -211,7 +211,7 @@ def merged(masks: dict[str, Any]) -> Tensor | None:
     return padding if mask is None else mask | padding
 
 
-class Twin:
+class Reference:
     """The net by hand: the value of each layer, and where it sends a region's share under LRP-γ, side by side."""
 
     def __init__(self, net: Net, gamma: float) -> None:
@@ -299,16 +299,18 @@ class WrongNumber(Exception):
 
 
 def check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
-    """What went wrong, or whether the net was explained (True) or refused (False); and the largest error of the twin."""
+    """What went wrong, or whether the net was explained (True) or refused (False); and the largest error."""
     try:
         with torch.no_grad():
             return _check(spec)
     except BilrpError as error:
-        return (False if "\n" not in str(error) else Failure("foreign", f"more than one line: {error}")), 0.0
+        return (
+            False if "\n" not in str(error) else Failure("unexpected error", f"more than one line: {error}")
+        ), 0.0
     except WrongNumber as error:
         return Failure("wrong", str(error)), 0.0
     except Exception as error:
-        return Failure("foreign", f"{type(error).__name__}: {error}"[:300]), 0.0
+        return Failure("unexpected error", f"{type(error).__name__}: {error}"[:300]), 0.0
 
 
 def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
@@ -332,14 +334,14 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
     masks = [torch.zeros_like(x) for _ in range(spec["tokens"])]
     for token, mask in enumerate(masks):
         mask[:, token] = x[:, token]
-    twin, plain = Twin(net, spec["gamma"]), Twin(net, 0.0)
-    expected = torch.stack([twin(x, mask)[1] for mask in masks])
+    reference, plain = Reference(net, spec["gamma"]), Reference(net, 0.0)
+    expected = torch.stack([reference(x, mask)[1] for mask in masks])
     worst = 0.0
     for name in nets:
         off = _apart(parts(name, composites.uniform(spec["gamma"])), expected)
         worst = max(worst, off)
         if off > CLOSE:
-            return Failure("wrong", f"{name}: off the twin by {off:.1e}"), worst
+            return Failure("wrong", f"{name}: off the reference by {off:.1e}"), worst
     true = parts(spec["other"] if spec["seed"] % 2 else "module", composites.hessian_product())
     errors = []
     for size in (1e-3, 1e-4, 1e-5):  # a kink of a ReLU may lie within the larger ones
@@ -364,7 +366,7 @@ def _reference(x: Tensor) -> Tensor:
     return torch.randn(x.shape, generator=torch.Generator().manual_seed(4), dtype=x.dtype)
 
 
-def _slope(net: Twin, x: Tensor, way: Tensor, size: float) -> Tensor:
+def _slope(net: Reference, x: Tensor, way: Tensor, size: float) -> Tensor:
     """The derivative along `way`, by central differences of two sizes so that the error is of the fourth order."""
     neighbours, far = (
         (net(x + h * way, way)[0] - net(x - h * way, way)[0]) / (2 * h) for h in (size, 2 * size)
@@ -385,7 +387,9 @@ def attack(seed: int, path: Path) -> list[Row]:
         spec = drawn(draw)
         result, off = check(spec)
         if isinstance(result, Failure):
-            row.failed(result.what, f"seed {seed} trial {trial}: {result.words}; {_shrunk(spec, result)}")
+            row.failed(
+                result.what, f"seed {seed} trial {trial}: {result.description}; {_shrunk(spec, result)}"
+            )
         elif result:
             row.right += 1
             worst = max(worst, off)

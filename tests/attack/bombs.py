@@ -40,9 +40,9 @@ def attack(seed: int, location: Path) -> Row:
             except BilrpError as error:
                 row.refused += 1
                 if "\n" in str(error):
-                    row.failed("foreign", f"{name}: more than one line: {error}")
+                    row.failed("unexpected error", f"{name}: more than one line: {error}")
             except Exception as error:
-                row.failed("foreign", f"{name}: {type(error).__name__}: {error}")
+                row.failed("unexpected error", f"{name}: {type(error).__name__}: {error}")
         if cost.over:
             row.failed("over budget", f"{name}: {cost}")
         worst_seconds, worst_bytes = (

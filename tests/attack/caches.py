@@ -58,18 +58,18 @@ def attack(seed: int, folder: Path) -> Row:
         damaged = draw.sample(entries, draw.choice((1, 1, 2, 3)))
         for path in damaged:
             _damage(path, full, draw)
-        words = f"seed {seed} trial {trial} ({', '.join(path.parent.parent.name for path in damaged)})"
+        description = f"seed {seed} trial {trial} ({', '.join(path.parent.parent.name for path in damaged)})"
         try:
             result = study()
         except BilrpError as error:
-            row.failed("lost", f"{words}: the study ended: {error}")
+            row.failed("lost", f"{description}: the study ended: {error}")
         except Exception as error:
-            row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
+            row.failed("unexpected error", f"{description}: {type(error).__name__}: {error}")
         else:
             if all(torch.equal(a, b) for a, b in zip(result, truth, strict=True)):
                 row.right += 1
             else:
-                row.failed("wrong", f"{words}: other numbers")
+                row.failed("wrong", f"{description}: other numbers")
         for path, data in full.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
@@ -104,7 +104,7 @@ def _rows(draw: random.Random, seed: int, folder: Path) -> Row:
         try:
             result = load_or_compute_row(cache, "ab12", lambda: numbers)
         except Exception as error:
-            row.failed("foreign", f"seed {seed} row {trial}: {type(error).__name__}: {error}")
+            row.failed("unexpected error", f"seed {seed} row {trial}: {type(error).__name__}: {error}")
             continue
         if result == numbers:
             row.right += 1

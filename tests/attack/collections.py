@@ -96,9 +96,9 @@ def check(path: Path, folder: Path) -> Failure | bool:
         except BilrpError as error:
             same = None
             if "\n" in str(error):
-                return Failure("foreign", f"more than one line: {error}")
+                return Failure("unexpected error", f"more than one line: {error}")
         except Exception as error:
-            return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
+            return Failure("unexpected error", f"{type(error).__name__}: {error}"[:300])
     if (folder / "ran").exists():
         return Failure("executed", "a module of the current folder was imported")
     if cost.over:
@@ -116,17 +116,17 @@ def attack(seed: int, path: Path) -> Row:
         write_forged_collection(path / "x.lance", metadata, honest_rows(), width)
         _count(row, check(path / "x.lance", path), f"seed {seed} trial {trial} ({kind}: {metadata!r:.200})")
     for trial in range(FORGERIES):
-        what, words = _forge(draw, path / "x.lance")
-        _count(row, check(path / "x.lance", path), f"seed {seed} forgery {trial} ({what}: {words:.200})")
+        what, detail = _forge(draw, path / "x.lance")
+        _count(row, check(path / "x.lance", path), f"seed {seed} forgery {trial} ({what}: {detail:.200})")
         if what == "parts":
-            _count(row, check_parts(path / "x.lance"), f"seed {seed} forgery {trial} ({words})")
+            _count(row, check_parts(path / "x.lance"), f"seed {seed} forgery {trial} ({detail})")
     os.chdir("/")
     return row
 
 
-def _count(row: Row, result: Failure | bool, words: str) -> None:
+def _count(row: Row, result: Failure | bool, description: str) -> None:
     if isinstance(result, Failure):
-        row.failed(result.what, f"{words}: {result.words}")
+        row.failed(result.what, f"{description}: {result.description}")
     elif result:
         row.right += 1
     else:
@@ -170,28 +170,28 @@ def _forge(draw: random.Random, path: Path) -> tuple[str, str]:
     rows, (message, _) = honest_rows(), truth()
     what = draw.choice(("view", "said", "row", "parts"))
     if what == "view":
-        words = draw.choice(VIEWS)
+        detail = draw.choice(VIEWS)
         rows[draw.randrange(3)] |= {
-            "view": words,
+            "view": detail,
             "text": "a cat",
             "thumbnail": draw.choice((None, b"", b"x")),
         }
     elif what == "row":
-        words = draw.choice(("id", "name", "group", "source", "embedding"))
-        rows[draw.randrange(3)][words] = None
+        detail = draw.choice(("id", "name", "group", "source", "embedding"))
+        rows[draw.randrange(3)][detail] = None
     else:
-        words = draw.choice(SAID)
+        detail = draw.choice(SAID)
     write_forged_collection(path, message, rows, message["width"])
     if what == "said":
         tables.import_lance().dataset(tables.table_path(str(path), tables.ITEMS_TABLE)).update_config(
-            {approximate_index.CONFIG_KEY: words}
+            {approximate_index.CONFIG_KEY: detail}
         )
     if what == "parts":
-        words = draw.choice(("negative", "beyond", "unordered", "twice", "error", "short"))
+        detail = draw.choice(("negative", "beyond", "unordered", "twice", "error", "short"))
         tables.append_rows(
-            str(path), tables.PARTS_TABLE, [forge_parts(words, message["width"])], tables.parts_schema()
+            str(path), tables.PARTS_TABLE, [forge_parts(detail, message["width"])], tables.parts_schema()
         )
-    return what, words
+    return what, detail
 
 
 def forge_parts(way: str, width: int) -> dict[str, Any]:
@@ -219,5 +219,5 @@ def check_parts(path: Path) -> Failure | bool:
     except BilrpError:
         return False
     except Exception as error:
-        return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
+        return Failure("unexpected error", f"{type(error).__name__}: {error}"[:300])
     return Failure("wrong", f"forged parts were believed: {relevance}")

@@ -43,26 +43,26 @@ def attack(seed: int, path: Path) -> Row:
         for trial in range(TRIALS):
             simple(server, archive)
             harm = _damage(draw, server, archive, path)
-            words = f"seed {seed} trial {trial} ({harm})"
+            description = f"seed {seed} trial {trial} ({harm})"
             try:
                 with mock.patch.dict(os.environ, settings):
                     data = downloads.download(expected)
             except BilrpError as error:
                 row.refused += "\n" not in str(error)
                 if "\n" in str(error):
-                    row.failed("foreign", f"{words}: more than one line: {error}")
+                    row.failed("unexpected error", f"{description}: more than one line: {error}")
                 continue
             except Exception as error:
-                row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
+                row.failed("unexpected error", f"{description}: {type(error).__name__}: {error}")
                 continue
             if data == archive and downloads.extract_members(data, expected) == {
                 "toy-1.0/toy/weights.bin": PAYLOAD
             }:
                 row.right += 1
             else:
-                row.failed("wrong", f"{words}: another file was taken")
+                row.failed("wrong", f"{description}: another file was taken")
             if (path / "executed").exists():
-                row.failed("executed", words)
+                row.failed("executed", description)
     finally:
         server.close()
     return row
@@ -144,13 +144,13 @@ def kill(draw: random.Random, row: Row, location: Path, seed: int, count: int) -
             until = time.monotonic() + 10  # a busy machine takes its time to end one
             while any(map(_lives, others)) and time.monotonic() < until:
                 time.sleep(0.05)
-            words = f"seed {seed} fetch {trial}"
+            description = f"seed {seed} fetch {trial}"
             if living := [each for each in others if _lives(each)]:
-                row.failed("litter", f"{words}: {len(living)} processes go on")
+                row.failed("leftover files", f"{description}: {len(living)} processes go on")
             elif stored := [
                 p for p in cache.rglob("*") if p.is_file() and p.read_bytes() != PAYLOAD and not _partial(p)
             ]:
-                row.failed("lost", f"{words}: {stored[0].name} is torn")
+                row.failed("lost", f"{description}: {stored[0].name} is torn")
             else:
                 row.right += 1
         server.routes["/files/toy-1.0.tar.gz"] = archive
@@ -160,7 +160,7 @@ def kill(draw: random.Random, row: Row, location: Path, seed: int, count: int) -
         results = [path for folder in (passing, cache) for path in folder.rglob("*") if path.is_file()]
         left = [path.name for path in results if path.name != "weights.bin"]
         if done.returncode or left:
-            row.failed("litter", f"seed {seed}: after the next fetch: {left} {done.stderr[-200:]}")
+            row.failed("leftover files", f"seed {seed}: after the next fetch: {left} {done.stderr[-200:]}")
         if (location / "executed").exists():
             row.failed("executed", f"seed {seed}: setup.py ran")
     finally:

@@ -65,12 +65,12 @@ def attack(seed: int, folder: Path) -> Row:
     for trial in range(TRIALS):
         path = shutil.copytree(full, folder / "trial.lance")
         what = _damage(draw, path, [*names, file_checksums.FILENAME])
-        words = f"seed {seed} trial {trial}: {what}"
+        description = f"seed {seed} trial {trial}: {what}"
         harmless = _is_harmless(path, full, names)
         with measure_cost() as cost:
-            _try(row, path, truth, words, harmless=harmless)
+            _try(row, path, truth, description, harmless=harmless)
         if cost.over:
-            row.failed("over budget", f"{words}: {cost}")
+            row.failed("over budget", f"{description}: {cost}")
         shutil.rmtree(path)
     return row
 
@@ -107,25 +107,25 @@ def _is_harmless(path: Path, full: Path, names: list[str]) -> bool:
     return not invalid and all(stored.get(each) == expected[each] for each in names)
 
 
-def _try(row: Row, path: Path, truth: dict[str, list[float]], words: str, *, harmless: bool) -> None:
+def _try(row: Row, path: Path, truth: dict[str, list[float]], description: str, *, harmless: bool) -> None:
     try:
         noticed = bool(integrity.check(str(path)))
     except BilrpError:
         noticed = True
     except BaseException as error:  # a panic of Lance is no Exception
-        return row.failed("foreign", f"{words}: check: {type(error).__name__}: {error}")
+        return row.failed("unexpected error", f"{description}: check: {type(error).__name__}: {error}")
     if not noticed and not harmless:
-        return row.failed("wrong", f"{words}: check says nothing")
+        return row.failed("wrong", f"{description}: check says nothing")
     try:
         result = numbers(path)
     except BilrpError as error:
         if "\n" in str(error):
-            return row.failed("foreign", f"{words}: more than one line: {error}")
+            return row.failed("unexpected error", f"{description}: more than one line: {error}")
         row.refused += 1
         return None
     except BaseException as error:
-        return row.failed("foreign", f"{words}: {type(error).__name__}: {error}")
+        return row.failed("unexpected error", f"{description}: {type(error).__name__}: {error}")
     if result != truth:
-        return row.failed("wrong", f"{words}: opened with other numbers")
+        return row.failed("wrong", f"{description}: opened with other numbers")
     row.right += 1
     return None

@@ -72,19 +72,19 @@ def attack(seed: int, location: Path) -> Row:
             path.write_bytes(OLD)
             limit = int(10 ** draw.uniform(0, 5))
             outcome = _try_write(write, limit, small if on_tmpfs else None)
-            words = f"seed {seed} trial {trial} ({name}, {limit} bytes{', tmpfs' if on_tmpfs else ''})"
+            description = f"seed {seed} trial {trial} ({name}, {limit} bytes{', tmpfs' if on_tmpfs else ''})"
             left = [each.name for each in folder.rglob("*") if files.is_partial(each)]
             stored = path.read_bytes() if path.exists() else b""
             if outcome not in ("written", "refused"):
-                row.failed("foreign", f"{words}: {outcome}")
+                row.failed("unexpected error", f"{description}: {outcome}")
             elif left:
-                row.failed("litter", f"{words}: {left}")
+                row.failed("leftover files", f"{description}: {left}")
             elif (
                 outcome == "refused" and stored != OLD and name != "report"
             ):  # a report's files follow one another
-                row.failed("lost", f"{words}: what was there is gone")
+                row.failed("lost", f"{description}: what was there is gone")
             elif outcome == "written" and stored in (OLD, b""):
-                row.failed("lost", f"{words}: nothing was written")
+                row.failed("lost", f"{description}: nothing was written")
             else:
                 row.right += outcome == "written"
                 row.refused += outcome == "refused"

@@ -30,9 +30,9 @@ def check(path: Path) -> Failure | bool:
             read = images.read_with_view(path, size=16)
         except BilrpError as error:
             if "\n" in str(error):
-                return Failure("foreign", f"more than one line: {error}")
+                return Failure("unexpected error", f"more than one line: {error}")
         except Exception as error:
-            return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
+            return Failure("unexpected error", f"{type(error).__name__}: {error}"[:300])
     if cost.over:
         return Failure("over budget", str(cost))
     if read is not None and (read.x.shape != (1, 3, 16, 16) or not torch.isfinite(read.x).all()):
@@ -53,7 +53,7 @@ def attack(seed: int, folder: Path) -> Row:
         if isinstance(outcome, Failure):
             row.failed(
                 outcome.what,
-                f"seed {seed} trial {trial} ({name}): {outcome.words}; {shrunk(path, data, outcome)}",
+                f"seed {seed} trial {trial} ({name}): {outcome.description}; {shrunk(path, data, outcome)}",
             )
         elif outcome:
             row.right += 1
@@ -71,7 +71,7 @@ def shrunk(path: Path, data: bytes, outcome: Failure) -> str:
         return isinstance(second, Failure) and second.what == outcome.what
 
     return cases.keep(
-        "images", smallest(data, fails, tries=200 if outcome.what == "foreign" else 12), path.suffix
+        "images", smallest(data, fails, tries=200 if outcome.what == "unexpected error" else 12), path.suffix
     )
 
 

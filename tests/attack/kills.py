@@ -1,4 +1,4 @@
-"""Killed at any moment: what was saved stays whole, what is resumed is the same, and the next start leaves no litter."""
+"""Killed at any moment: what was saved stays whole, what is resumed is the same, no unfinished files stay behind."""
 
 from __future__ import annotations
 
@@ -62,21 +62,21 @@ def _saving(draw: random.Random, row: Row, folder: Path, seed: int) -> None:
 
     for trial in range(SAVES):
         run_and_kill(save, draw.uniform(0.0, 0.4))
-        words = f"seed {seed} save {trial}"
+        description = f"seed {seed} save {trial}"
         for name in ("why.npz", "why.safetensors"):
             path = folder / name
             try:
                 if path.exists() and not any(stores.same(Explanation.load(path), one) for one in result):
-                    row.failed("lost", f"{words}: {name} holds something else")
+                    row.failed("lost", f"{description}: {name} holds something else")
             except BilrpError as error:
-                row.failed("lost", f"{words}: {error}")
+                row.failed("lost", f"{description}: {error}")
         for name, end in (("why.html", "</html>"), ("report.html", "</html>"), ("results.json", "}")):
             if (folder / name).exists() and not (folder / name).read_text().rstrip().endswith(end):
-                row.failed("lost", f"{words}: {name} is torn")
+                row.failed("lost", f"{description}: {name} is torn")
         files.write_text(folder / "next.txt", "the next start")
         left = [path.name for path in folder.iterdir() if files.is_partial(path)]
         if left:
-            row.failed("litter", f"{words}: {left}")
+            row.failed("leftover files", f"{description}: {left}")
         row.right += 1
 
 
@@ -87,15 +87,15 @@ def _studying(draw: random.Random, row: Row, location: Path, seed: int) -> None:
         folder = location / f"{trial}"
         for _ in range(3):
             run_and_kill(lambda folder=folder: caches.small_study(folder)(), draw.uniform(0.0, 0.5))
-        words = f"seed {seed} study {trial}"
+        description = f"seed {seed} study {trial}"
         try:
             result = caches.small_study(folder)()
         except Exception as error:
-            row.failed("lost", f"{words}: {type(error).__name__}: {error}")
+            row.failed("lost", f"{description}: {type(error).__name__}: {error}")
             continue
         if not all(torch.equal(a, b) for a, b in zip(result, truth, strict=True)):
-            row.failed("wrong", f"{words}: other numbers after it was resumed")
+            row.failed("wrong", f"{description}: other numbers after it was resumed")
         elif left := [path for path in folder.rglob("*") if files.is_partial(path)]:
-            row.failed("litter", f"{words}: {len(left)} unfinished files")
+            row.failed("leftover files", f"{description}: {len(left)} unfinished files")
         else:
             row.right += 3

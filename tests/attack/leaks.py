@@ -34,16 +34,16 @@ def attack(seed: int, path: Path) -> Row:
         try:
             _once(run, list(models.values()), inputs, path)
         except Exception as error:
-            row.failed("foreign", f"run {run}: {type(error).__name__}: {error}")
+            row.failed("unexpected error", f"run {run}: {type(error).__name__}: {error}")
         else:
             row.right += 1
     after = _state(models)
     grown = after.pop("memory") - before.pop("memory")
     if grown > MOST_BYTES:
-        row.failed("litter", f"seed {seed}: {grown / 1e6:.0f} MB more after {RUNS - FIRST} runs")
+        row.failed("leftover files", f"seed {seed}: {grown / 1e6:.0f} MB more after {RUNS - FIRST} runs")
     if before != after:
         changed = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
-        row.failed("litter", f"seed {seed}: {changed}")
+        row.failed("leftover files", f"seed {seed}: {changed}")
     row.note = f"memory grew by {grown / 1e6:.1f} MB"
     return row
 

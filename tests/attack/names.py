@@ -46,7 +46,7 @@ def attack(seed: int, path: Path) -> Row:
         Image.effect_noise((32, 32), 90).convert("RGB").save(name, "PNG")
         outcome = _explain(name, f"out{trial}")
         if outcome:
-            row.failed("foreign", f"seed {seed} {to_printable(name)}: {outcome}")
+            row.failed("unexpected error", f"seed {seed} {to_printable(name)}: {outcome}")
     _write_report(names, path)
     pages = [*(path / f"out{trial}.html" for trial in range(TRIALS)), path / "report" / "report.html"]
     _open_pages([page for page in pages if page.exists()], row, seed)

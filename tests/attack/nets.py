@@ -178,9 +178,11 @@ def check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
     try:
         return _check(spec)
     except BilrpError as error:
-        return (False if "\n" not in str(error) else Failure("foreign", f"more than one line: {error}")), 0
+        return (
+            False if "\n" not in str(error) else Failure("unexpected error", f"more than one line: {error}")
+        ), 0
     except Exception as error:
-        return Failure("foreign", f"{type(error).__name__}: {error}"[:300]), 0
+        return Failure("unexpected error", f"{type(error).__name__}: {error}"[:300]), 0
 
 
 def _check(spec: dict[str, Any]) -> tuple[Failure | bool, int]:
@@ -256,7 +258,9 @@ def attack(seed: int, path: Path) -> list[Row]:
         outcome, forced = check(spec)
         plans.right += forced
         if isinstance(outcome, Failure):
-            row.failed(outcome.what, f"seed {seed} trial {trial}: {outcome.words}; {_shrunk(spec, outcome)}")
+            row.failed(
+                outcome.what, f"seed {seed} trial {trial}: {outcome.description}; {_shrunk(spec, outcome)}"
+            )
         elif outcome:
             row.right += 1
         else:

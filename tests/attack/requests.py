@@ -32,23 +32,23 @@ class Client:
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
         assert parts.hostname is not None and parts.port is not None
-        self.place, self.host = (parts.hostname, parts.port), parts.netloc
+        self.address, self.host = (parts.hostname, parts.port), parts.netloc
         self.token = parse_qs(parts.query)["token"][0]
 
     def send(self, method: bytes, path: bytes, body: bytes = b"", **headers: str) -> socket.socket:
-        link = socket.create_connection(self.place, 60)
+        connection = socket.create_connection(self.address, 60)
         fields = {"host": self.host, "content-length": str(len(body)), **headers}
         head = b"".join(f"{name.replace('_', '-')}: {value}\r\n".encode() for name, value in fields.items())
-        link.sendall(method + b" " + path + b" HTTP/1.1\r\n" + head + b"\r\n" + body)
-        return link
+        connection.sendall(method + b" " + path + b" HTTP/1.1\r\n" + head + b"\r\n" + body)
+        return connection
 
     def ask(
         self, method: bytes, path: bytes, body: bytes = b"", **headers: str
     ) -> tuple[int, dict[str, str]]:
         """(status, headers); status 0: the connection was closed without an answer."""
-        with self.send(method, path, body, connection="close", **headers) as link:
+        with self.send(method, path, body, connection="close", **headers) as connection:
             received = b""
-            while piece := link.recv(65536):
+            while piece := connection.recv(65536):
                 received += piece
         lines = received.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
         fields = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
@@ -61,11 +61,11 @@ class Client:
 def attack(seed: int, path: Path) -> Row:
     draw, row = random.Random(seed), Row("requests")
     pictures = [Image.effect_noise((32, 32), 40 + k).convert("RGB") for k in range(3)]
-    reopened = collection.build(pictures, tiny_encoder(), path / "noise.lance")
+    indexed = collection.build(pictures, tiny_encoder(), path / "noise.lance")
     buffer = io.BytesIO()
     pictures[0].save(buffer, "PNG")
     with (
-        run_server(partial(server.make_collection_app, reopened, add=True), writable=True) as address,
+        run_server(partial(server.make_collection_app, indexed, add=True), writable=True) as address,
         measure_cost() as cost,
     ):
         client = Client(address)
@@ -78,7 +78,7 @@ def attack(seed: int, path: Path) -> Row:
             else:
                 row.failed("wrong", f"seed {seed}: {trial.__name__.strip('_')}: {wrong}")
         if client.ask(b"GET", b"/api/about", authorization=f"Bearer {client.token}")[0] != 200:
-            row.failed("foreign", f"seed {seed}: the server does not answer any more")
+            row.failed("unexpected error", f"seed {seed}: the server does not answer any more")
     if cost.bytes > 10**9:
         row.failed("over budget", f"seed {seed}: {cost}")
     return row
@@ -95,7 +95,7 @@ def _redirect(client: Client, draw: random.Random, picture: bytes) -> str | None
 
 def _without_token(client: Client, draw: random.Random, picture: bytes) -> str | None:
     wrong = draw.choice(["", client.token[:-1], client.token.swapcase(), client.token + "x", "*", "\xff"])
-    port, method = client.place[1], draw.choice(METHODS)
+    port, method = client.address[1], draw.choice(METHODS)
     path = draw.choice(
         [b"/", b"/api/query", b"/api/add", b"/api/items", b"/web/main.js", b"/api/export/html"]
     )
@@ -117,20 +117,24 @@ def _upload(client: Client, draw: random.Random, picture: bytes) -> str | None:
     for _ in range(draw.randrange(4)):
         body[draw.randrange(len(body))] = draw.randrange(256)
     kind = draw.choice(["image/png", "application/octet-stream", "text/plain", "application/json", "x"])
-    with client.upload(bytes(body), content_type=kind) as link:
-        status = int(link.recv(12)[9:])
+    with client.upload(bytes(body), content_type=kind) as connection:
+        status = int(connection.recv(12)[9:])
     return None if status in (200, 413, 415, 422) else f"{kind} is answered by {status}"
 
 
 def _slow(client: Client, draw: random.Random, picture: bytes) -> str | None:
     """A whole picture is answered before uploads that never end are given up."""
     count = draw.randrange(4, 24)
-    links = [client.upload(b"", content_type="image/png", content_length="999") for _ in range(count)]
+    connections = [client.upload(b"", content_type="image/png", content_length="999") for _ in range(count)]
     with client.upload(picture, content_type="image/png") as honest:
         status = honest.recv(12)
-    late = [link for link in select.select(links, [], [], 0)[0] if b" 408" in link.recv(12)]
-    for link in links:
-        link.close()
+    late = [
+        connection
+        for connection in select.select(connections, [], [], 0)[0]
+        if b" 408" in connection.recv(12)
+    ]
+    for connection in connections:
+        connection.close()
     return (
         None
         if status.endswith(b"200") and not late

@@ -76,9 +76,9 @@ def check(path: Path, truth: Explanation | Decomposition | None) -> Failure | bo
         except BilrpError as error:
             loaded = None
             if "\n" in str(error):
-                return Failure("foreign", f"more than one line: {error}")
+                return Failure("unexpected error", f"more than one line: {error}")
         except Exception as error:
-            return Failure("foreign", f"{type(error).__name__}: {error}"[:300])
+            return Failure("unexpected error", f"{type(error).__name__}: {error}"[:300])
     if cost.over:
         return Failure("over budget", str(cost))
     if loaded is None or truth is None:
@@ -110,9 +110,9 @@ def attack(seed: int, folder: Path) -> Row:
     return row
 
 
-def _count(row: Row, outcome: Failure | bool, words: str, saved_case: str = "") -> None:
+def _count(row: Row, outcome: Failure | bool, description: str, saved_case: str = "") -> None:
     if isinstance(outcome, Failure):
-        row.failed(outcome.what, f"{words}: {outcome.words}; {saved_case}")
+        row.failed(outcome.what, f"{description}: {outcome.description}; {saved_case}")
     elif outcome:
         row.right += 1
     else:
@@ -125,7 +125,7 @@ def _shrunk(path: Path, data: bytes, truth: Explanation | Decomposition, outcome
         second = check(path, truth)
         return isinstance(second, Failure) and second.what == outcome.what
 
-    # A case is tried again without what it was made from, so of "wrong" only the words are kept.
+    # A case is tried again without what it was made from, so of "wrong" only the description is kept.
     if outcome.what == "wrong":
         return ""
     return cases.keep("results", smallest(data, fails, tries=200), path.suffix)
@@ -133,15 +133,15 @@ def _shrunk(path: Path, data: bytes, truth: Explanation | Decomposition, outcome
 
 def _forge(draw: random.Random, original: Explanation, path: Path) -> tuple[str, Path]:
     """A file with a right checksum over something that cannot be."""
-    tensors, words = serialize_explanation(original)
+    tensors, metadata = serialize_explanation(original)
     name = draw.choice(
         ["a.parts", "b.parts", "a.embedding", "b.embedding", "relevance", "a.labels", "b.labels", "score"]
     )
     if name == "score":
-        words["score"] = draw.choice(
+        metadata["score"] = draw.choice(
             [(original.score + 1).hex(), "nan", "inf", "", "0x", "1e400", "score", "\ud800"]
         )
-        return name, store.write(path / "forged.npz", tensors, words)
+        return name, store.write(path / "forged.npz", tensors, metadata)
     tensor = tensors[name]
     ways = ["shape", "empty", "flat", "dropped"]
     ways += ["nan", "inf", "integers"] if tensor.is_floating_point() else ["beyond", "below", "floats"]
@@ -157,4 +157,6 @@ def _forge(draw: random.Random, original: Explanation, path: Path) -> tuple[str,
     }.get(way, lambda: changed)()  # fmt: skip
     if way == "dropped":
         del tensors[name]
-    return f"{name} {way}", store.write(path / f"forged{draw.choice(files.NUMBER_SUFFIXES)}", tensors, words)
+    return f"{name} {way}", store.write(
+        path / f"forged{draw.choice(files.NUMBER_SUFFIXES)}", tensors, metadata
+    )

@@ -1,11 +1,11 @@
-"""What every attack reports: how often it tried, what came of it, and every failure in words."""
+"""What every attack reports: how often it tried, what came of it, and every failure with a description."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-FAILURES = ("executed", "wrong", "foreign", "over budget", "lost", "litter")
+FAILURES = ("executed", "wrong", "unexpected error", "over budget", "lost", "leftover files")
 """Something ran; other numbers without a word; another error than ours; more than 1 GB or 5 s; work that was saved is
 gone or torn; files or processes that stay behind."""
 
@@ -15,7 +15,7 @@ class Failure:
     """What went wrong, and what was tried: enough to try it again."""
 
     what: str
-    words: str
+    description: str
 
     def __post_init__(self) -> None:
         assert self.what in FAILURES, self.what
@@ -35,8 +35,8 @@ class Row:
     def trials(self) -> int:
         return self.right + self.refused + len(self.failures)
 
-    def failed(self, what: str, words: object) -> None:
-        self.failures.append(Failure(what, str(words)[:500]))
+    def failed(self, what: str, description: object) -> None:
+        self.failures.append(Failure(what, str(description)[:500]))
 
     def count(self, what: str) -> int:
         return sum(failure.what == what for failure in self.failures)
@@ -51,8 +51,8 @@ class Row:
 def table(rows: Sequence[Row]) -> str:
     """
     >>> print(table([Row("images", right=3, refused=2)]))
-    attack                trials    right  refused  executed  wrong  foreign  over budget  lost  litter
-    images                     5        3        2         0      0        0            0     0       0
+    attack                trials    right  refused  executed  wrong  unexpected error  over budget  lost  leftover files
+    images                     5        3        2         0      0                 0            0     0               0
     """
     heads = "".join(f"  {what}" for what in FAILURES)
     lines = [f"{'attack':<20}{'trials':>8}{'right':>9}{'refused':>9}{heads}"]

@@ -79,7 +79,7 @@ def attack(seed: int, path: Path, each: int = EACH) -> Row:
             for number, parts in enumerate(results):
                 truth = serial[number % len(serial)]
                 if isinstance(parts, str):
-                    row.failed("foreign", f"{net} {composite_name} {number}: {parts}")
+                    row.failed("unexpected error", f"{net} {composite_name} {number}: {parts}")
                 elif isinstance(truth, Tensor) and torch.equal(parts, truth):
                     row.right += 1
                 else:
