@@ -1,4 +1,4 @@
-"""What must hold (MATH.md §4), by number: the paper's propositions and appendices, symmetry, and that nothing is touched."""
+"""The propositions and appendices of the paper, by number; symmetry; and the model stays unchanged."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ LONG = 400  # seconds: then it has not come up, or hangs
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs bilrp[ray]")
 def test_a_node_that_is_killed_costs_nothing(tmp_path: Path) -> None:
     source, path = write_pictures(tmp_path / "in", 24), tmp_path / "x.lance"
-    shutil.copy(source / "even" / "000.png", source / "odd" / "twin.png")  # in another batch than its twin
+    # in another batch than its original
+    shutil.copy(source / "even" / "000.png", source / "odd" / "duplicate.png")
     (source / "even" / "empty.png").touch()
     paths = os.pathsep.join([str(Path(__file__).parent), *(p for p in sys.path if p)])
     command = [sys.executable, str(Path(__file__).parent / "two_node_cluster.py"), str(source), str(path)]

@@ -64,8 +64,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_opening_imports_nothing_and_follows_no_path(
     here: Path, name: str, options: dict[str, Any], command: str
 ) -> None:
-    message = SAID | {"encoder": name, "origin": ORIGIN | {"encoder": name}, "options": options}
-    path = str(write_forged_collection(here / "x.lance", message, rows(), WIDTH))
+    description = SAID | {"encoder": name, "origin": ORIGIN | {"encoder": name}, "options": options}
+    path = str(write_forged_collection(here / "x.lance", description, rows(), WIDTH))
     with pytest.raises(InputError) as raised:
         if command == "open":
             collection.open(path).encoder  # noqa: B018

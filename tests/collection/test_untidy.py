@@ -1,4 +1,4 @@
-"""Folders as people have them: broken files, twins, strange names, links that loop; and encoders that cannot."""
+"""Folders as people have them: broken files, duplicates, strange names, links that loop; and encoders that fail."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def small(path: Path, seed: int) -> None:
 
 
 def test_a_thousand_files_of_which_twenty_are_broken(tmp_path: Path) -> None:
-    """940 pictures, 20 twins, 20 with strange names, 20 broken: all are counted, and nothing else is."""
+    """940 pictures, 20 duplicates, 20 with strange names, 20 broken: all are counted, and nothing else is."""
     source = tmp_path / "in"
     for number in range(940):
         small(source / f"{number % 7}" / f"{number % 5}" / f"{number:03}.png", number)
     for number in range(20):
         shutil.copy(
-            source / f"{number % 7}" / f"{number % 5}" / f"{number:03}.png", source / f"twin {number}.png"
+            source / f"{number % 7}" / f"{number % 5}" / f"{number:03}.png",
+            source / f"duplicate {number}.png",
         )
     strange = [
         "ünïcødé",
@@ -102,7 +103,7 @@ def test_names_that_are_not_unicode(tmp_path: Path) -> None:
     assert build_with_report(source, tiny_encoder(), path)[1].unchanged == 4
 
 
-def test_what_was_the_same_as_something_that_changed_is_added(tmp_path: Path) -> None:
+def test_a_duplicate_is_added_when_its_original_changed(tmp_path: Path) -> None:
     source, path = write_pictures(tmp_path / "in", 2), tmp_path / "x.lance"
     shutil.copy(source / "odd" / "001.png", source / "odd" / "a copy.png")
     result, report = build_with_report(source, tiny_encoder(), path)
@@ -113,7 +114,7 @@ def test_what_was_the_same_as_something_that_changed_is_added(tmp_path: Path) ->
     assert len(result) == 3 and stored < set(result.ids)
 
 
-def test_a_twin_that_was_read_before_its_like_was_taken_out_is_added(
+def test_a_duplicate_is_added_when_the_original_changed_before_it_was_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(indexing, "ITEMS_PER_COMMIT", 2)
@@ -173,7 +174,7 @@ def test_what_came_from_no_file_replaces_nothing(tmp_path: Path) -> None:
         assert len(result) == count and (report.added, report.unchanged) == (1, count - 1)
 
 
-def test_twins_of_what_an_encoder_cannot_are_broken_too(tmp_path: Path) -> None:
+def test_duplicates_of_an_input_that_the_encoder_refuses_fail_too(tmp_path: Path) -> None:
     inputs = [torch.rand(1, 3, 4, 4), *[torch.ones(1, 3, 4, 8)] * 3]
     result, report = build_with_report(inputs, nn.Flatten(), tmp_path / "x.lance")
     assert len(result) == 1 and len(report.failed) == 3 and report.duplicates == 0
@@ -199,7 +200,7 @@ class Picky(nn.Module):
         return x.flatten(1) if x.amax() < 0.8 else x.flatten(1)[:, ::2]
 
 
-def test_an_encoder_that_fails_on_some_costs_only_these(tmp_path: Path) -> None:
+def test_inputs_on_which_the_encoder_fails_are_left_out_alone(tmp_path: Path) -> None:
     values = [0.5, 0.1, 0.6, 0.9, 0.7]
     result, report = build_with_report(
         [torch.full((1, 1, 4, 4), v) for v in values], Picky(), tmp_path / "x.lance"
@@ -222,7 +223,7 @@ class Bag(nn.Module):
         return self.out(self.table(numbers).flatten(1)).relu()
 
 
-def test_encoders_that_begin_inside(tmp_path: Path) -> None:
+def test_encoders_whose_input_is_the_output_of_an_inner_module(tmp_path: Path) -> None:
     """What is explained is the output of a module inside; what is indexed is what the whole makes of the input."""
     encoder, inputs = (
         bilrp.Encoder(Bag(), name="bag", input_layer="table"),

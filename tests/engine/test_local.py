@@ -1,4 +1,4 @@
-"""Local steps keep a cone: padding, permutations, channel norms, matrices at each position, scales that come from afar."""
+"""Local steps keep a cone: padding, permutations, channel norms, matrices at each position, scales of the whole image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in native code against their plain twin in torch, number for number, in memory that held anything before."""
+"""Rows in native code against the reference implementation in torch, number for number, in memory that is not cleared."""
 
 from __future__ import annotations
 

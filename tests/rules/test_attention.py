@@ -186,14 +186,14 @@ MASKS: dict[str, tuple[dict[str, Any], Tensor | None]] = {
 
 
 def spellings(masks: str, composite: CompositeFunction, need_weights: bool) -> tuple[Tensor, Tensor]:
-    """Parts of the module and of its written-out twin."""
+    """Parts of the module and of its written-out form."""
     net, (given, hide) = heads(), MASKS[masks]
     one = parts(lambda x: net(x, x, x, need_weights=need_weights, **given)[0], composite)
     return one, parts(by_hand(net, hide), composite)
 
 
 @EVERY_COMPOSITE
-def test_multi_head_attention_is_its_written_out_twin(composite: CompositeFunction) -> None:
+def test_multi_head_attention_equals_its_written_out_form(composite: CompositeFunction) -> None:
     one, two = spellings("both", composite, need_weights=False)
     torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
 

@@ -63,7 +63,7 @@ def test_shares_of_attention(written: bool, causal: bool, mode: Mode) -> None:
     torch.testing.assert_close(decomposition.parts, by_hand(net, X), rtol=0, atol=1e-12)
 
 
-def test_a_fused_layer_equals_its_written_out_twin() -> None:
+def test_a_fused_layer_equals_its_written_out_form() -> None:
     fused = nn.MultiheadAttention(6, 2, batch_first=True, dtype=torch.float64).eval()
     fused.in_proj_bias.data.normal_()
 

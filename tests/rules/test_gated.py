@@ -1,4 +1,4 @@
-"""glu and scatter_reduce compared with slow twins: a detached gate, sums and means, winners with their ties; push = pull."""
+"""glu and scatter_reduce against slow references: detached gates, sums, means, winners with ties; push = pull."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ COMPOSITES = [
 
 
 @pytest.mark.parametrize("composite", COMPOSITES, ids=lambda composite: composite.name)
-def test_glu_is_its_written_out_twin(composite) -> None:
+def test_glu_equals_its_written_out_form(composite) -> None:
     def fused(x: Tensor) -> Tensor:
         return F.glu(F.linear(x, W)) @ W[:3]
 
@@ -85,7 +85,7 @@ CASES = list(itertools.product(("sum", "mean", "amax", "amin"), (True, False), (
 
 
 @pytest.mark.parametrize(("reduce", "include", "live"), CASES)
-def test_scatter_reduce_is_its_slow_twin(reduce: str, include: bool, live: str) -> None:
+def test_scatter_reduce_equals_a_slow_reference_implementation(reduce: str, include: bool, live: str) -> None:
     constant = FLAT.flip(1)
 
     def operands(x: Tensor) -> tuple[Tensor, Tensor]:

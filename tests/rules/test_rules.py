@@ -1,4 +1,4 @@
-"""Every rule against a slow matrix-form twin: the layer becomes a dense matrix by pushing a basis, rule × layer kind."""
+"""Every rule × layer kind against a slow matrix form: the layer becomes a dense matrix by pushing a basis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LAYERS: dict[str, tuple[Callable[..., nn.Module], tuple[int, ...]]] = {
 LOW, HIGH = -4.0, 4.0
 
 
-def twin(name: str, w: Tensor, b: Tensor, a: Tensor) -> Tensor:
+def matrix_form(name: str, w: Tensor, b: Tensor, a: Tensor) -> Tensor:
     """Messages [features, outputs] of z = W a + b under a rule, with explicit sums; b is zero where there is none."""
     z = w @ a + b
     contribution = w * a  # [outputs, features]: what a_j adds to z_k
@@ -49,19 +49,19 @@ def twin(name: str, w: Tensor, b: Tensor, a: Tensor) -> Tensor:
             messages[k] = ck
         elif name.startswith("epsilon"):
             messages[k] = ck * zk / (zk + (-0.3 if zk < 0 else 0.3))
-        elif name == "gamma-handed":
-            # the bias counts with the inputs, each by the size of what it contributes
+        elif name == "gamma, bias=inputs":
+            # the bias is distributed to the inputs in proportion to |w·a|
             side = (lambda t: torch.maximum(t, zero)) if zk > 0 else (lambda t: torch.minimum(t, zero))
-            favoured, spare = ck + 0.4 * side(ck), bk + 0.4 * side(bk)
+            increased, bias_part = ck + 0.4 * side(ck), bk + 0.4 * side(bk)
             if zk != 0 and ck.any():
                 spread = ck.abs() / ck.abs().sum()
-                messages[k] = (favoured + spare * spread) * zk / (favoured.sum() + spare)
+                messages[k] = (increased + bias_part * spread) * zk / (increased.sum() + bias_part)
         elif name.startswith("gamma"):
-            # what pushes z in its own direction is favoured: γ times the contributions (and the bias) of z's sign
+            # contributions (and the bias) of the sign of z are increased by γ times themselves
             side = (lambda t: torch.maximum(t, zero)) if zk > 0 else (lambda t: torch.minimum(t, zero))
             if zk != 0:
-                favoured = ck + 0.4 * side(ck)
-                messages[k] = favoured * zk / (favoured.sum() + bk + 0.4 * side(bk))
+                increased = ck + 0.4 * side(ck)
+                messages[k] = increased * zk / (increased.sum() + bk + 0.4 * side(bk))
         elif name.startswith(("alphabeta", "zplus")):
             alpha, beta = (1.0, 0.0) if name == "zplus" else (2.0, 1.0)
             for factor, side in ((alpha, torch.maximum), (-beta, torch.minimum)):
@@ -86,7 +86,7 @@ RULES: dict[str, Rule] = {
     "zero": rules.zero(),
     "epsilon": rules.epsilon(0.3),
     "gamma": rules.gamma(0.4),
-    "gamma-handed": rules.gamma(0.4, bias="inputs"),
+    "gamma, bias=inputs": rules.gamma(0.4, bias="inputs"),
     "zplus": rules.zplus(),
     "alphabeta": rules.alphabeta(2.0, 1.0),
     "zbox": rules.zbox(LOW, HIGH),
@@ -115,7 +115,7 @@ def test_rule_equals_its_matrix_form(name: str, kind: str, bias: bool) -> None:
     layer = build(bias=bias).double()
     for x in (torch.randn(1, *shape, dtype=torch.float64), torch.rand(1, *shape, dtype=torch.float64)):
         w, b = matrix(layer, shape)
-        expected = twin(name, w, b, x.flatten())
+        expected = matrix_form(name, w, b, x.flatten())
         for mode in ("push", "pull"):
             decomposition = bilrp.decompose(
                 layer, x, regions=regions.features(), composite=RULES[name], mode=mode
@@ -130,7 +130,7 @@ def test_a_relu_behind_the_step_only_gates_it(name: str, kind: str) -> None:
     layer = build().double()
     x = torch.randn(1, *shape, dtype=torch.float64)
     w, b = matrix(layer, shape)
-    expected = twin(name, w, b, x.flatten()) * (w @ x.flatten() + b > 0)
+    expected = matrix_form(name, w, b, x.flatten()) * (w @ x.flatten() + b > 0)
     for mode in ("push", "pull"):
         decomposition = bilrp.decompose(
             nn.Sequential(layer, nn.ReLU()), x, regions=regions.features(), composite=RULES[name], mode=mode
@@ -157,7 +157,9 @@ def test_batch_norm_is_folded_into_the_step_before_it(name: str, kind: str) -> N
     assert [s.op for s in simplify(record(model, x)).steps] != [s.op for s in record(model, x).steps]
     w, b = matrix(model, shape)
     decomposition = bilrp.decompose(model, x, regions=regions.features(), composite=RULES[name])
-    torch.testing.assert_close(decomposition.parts, twin(name, w, b, x.flatten()), rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(
+        decomposition.parts, matrix_form(name, w, b, x.flatten()), rtol=1e-9, atol=1e-10
+    )
 
 
 def test_gamma_is_the_papers_rule_on_positive_inputs() -> None:
@@ -332,7 +334,7 @@ def test_inputs_of_one_sign_need_no_rule_of_their_own(name: str, sign: int) -> N
     layer = build().double()
     x = sign * torch.rand(1, *shape, dtype=torch.float64)
     w, b = matrix(layer, shape)
-    expected = twin(name, w, b, x.flatten())
+    expected = matrix_form(name, w, b, x.flatten())
     for mode in ("push", "pull"):
         for model, gate in ((layer, 1), (nn.Sequential(layer, nn.ReLU()), w @ x.flatten() + b > 0)):
             decomposition = bilrp.decompose(

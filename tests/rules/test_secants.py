@@ -76,7 +76,7 @@ class Squeeze(nn.Module):
         return F.gelu(self.head((y + z * gate).mean((2, 3))))
 
 
-def test_a_plain_twin_gives_the_same_parts() -> None:
+def test_parts_equal_those_of_a_reference_implementation() -> None:
     """Layer by layer, number by number, without tape, rules or engine."""
     torch.manual_seed(2)
     net = randomize_norms(Squeeze())
@@ -89,10 +89,10 @@ def test_a_plain_twin_gives_the_same_parts() -> None:
             moved = torch.zeros_like(x)
             window = (..., slice(top, top + 4), slice(left, left + 4))
             moved[window] = (x - x0)[window]
-            assert off(decomposition.parts[number], twin(net, x, x0, moved).flatten()) < 1e-10
+            assert off(decomposition.parts[number], push_by_hand(net, x, x0, moved).flatten()) < 1e-10
 
 
-def twin(net: Squeeze, x: Tensor, x0: Tensor, s: Tensor) -> Tensor:
+def push_by_hand(net: Squeeze, x: Tensor, x0: Tensor, s: Tensor) -> Tensor:
     """s carried through secants by hand."""
 
     def along(f: Callable[[Tensor], Tensor], a: Tensor, a0: Tensor, t: Tensor) -> Tensor:

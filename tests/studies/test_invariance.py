@@ -104,7 +104,7 @@ def test_interval_holds_the_estimate_and_follows_the_seed():
 
 
 def test_clips_that_are_all_alike_leave_no_doubt():
-    """Drawing a clip twice must not count as a pair of twins: with equal clips the interval is a point."""
+    """Drawing a clip twice must not count as a pair of equal clips: with equal clips the interval is a point."""
     within, across = 3.0, 1.0
     clip = np.repeat(np.arange(5), 4)
     kernel = np.where(clip[:, None] == clip, within, across)

@@ -129,7 +129,7 @@ def test_rivals_erase_the_label(width: int) -> None:
     assert torch.allclose(projected[labels].mean(0), projected[~labels].mean(0), rtol=0, atol=1e-8)
 
 
-def test_slips_are_said(tmp_path: Path) -> None:
+def test_bad_settings_raise_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--shortcut glow"):
         RepairSettings(data=tmp_path, shortcut="glow")
     with pytest.raises(InputError, match="those of photographs, those of texts, or none"):

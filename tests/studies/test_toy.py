@@ -1,4 +1,4 @@
-"""The toy study: the batched twin is the engine, the network learns, and the report says what was found."""
+"""The toy study: batched parts equal the engine's, the network learns, and the report says what was found."""
 
 from __future__ import annotations
 

@@ -738,7 +738,7 @@ def test_transforms_and_compiled_parts_inside_are_refused_in_our_words() -> None
     assert_rejected(TapeError, "compiled", Compiled())
 
 
-def test_a_write_without_a_twin_says_how_to_write_it() -> None:
+def test_a_write_without_an_out_of_place_form_says_how_to_write_it() -> None:
     def zeroed(x: torch.Tensor) -> torch.Tensor:
         h = linear(x)
         h[:, 0].zero_()

@@ -34,7 +34,7 @@ def gradient_times_input(function, x: Tensor) -> Tensor:
 
 
 def parts(function, x: Tensor, rules: float | str, mode: Mode = "push") -> Tensor:
-    """Single features under LRP-0 (natural rules elsewhere), or under the true gradient everywhere."""
+    """Single features under LRP-0 (default rules elsewhere), or under the true gradient everywhere."""
     composite = composites.hessian_product() if rules == "gradient" else composites.uniform(float(rules))
     return bilrp.decompose(function, x, regions=regions.features(), composite=composite, mode=mode).parts
 
@@ -326,7 +326,7 @@ IMAGES = [
 
 
 # Autograd itself refuses, or is switched off by, these: the same function written otherwise.
-TWINS = {
+REFERENCES = {
     constant_changed_later: lambda x: linear(40 * x),
     constant_set_later: lambda x: linear(x) - 1,
     no_gradients: lambda x: F.relu(linear(x)) + x,
@@ -351,7 +351,7 @@ def test_image_models_get_their_gradients(function) -> None:
 def check_gradients(function, x: Tensor) -> None:
     stored = x.clone()
     result = [parts(function, x, rules, mode) for rules in (0.0, "gradient") for mode in ("push", "pull")]
-    expected = gradient_times_input(lambda t: TWINS.get(function, function)(t.clone()), x)
+    expected = gradient_times_input(lambda t: REFERENCES.get(function, function)(t.clone()), x)
     assert torch.equal(x, stored), "the caller's input was changed"
     for one in result[2:]:
         torch.testing.assert_close(one, expected, rtol=1e-10, atol=1e-10)
@@ -360,7 +360,7 @@ def check_gradients(function, x: Tensor) -> None:
         torch.testing.assert_close(result[0], expected, rtol=1e-10, atol=1e-10)
 
 
-# ---------------------------------------------------------------- detached factors, against twins that call detach()
+# ------------------------------------------------ detached factors, against reference implementations that call detach()
 
 norm, rms, group, instance = (
     layer(nn.LayerNorm, 6), layer(nn.RMSNorm, 6), layer(nn.GroupNorm, 2, 4), layer(nn.InstanceNorm2d, 4, affine=True)
@@ -413,7 +413,7 @@ def generalised_mean(x):
     return F.avg_pool2d(x.clamp(min=1e-6).pow(3.0), (5, 5)).pow(1.0 / 3.0)
 
 
-def generalised_mean_twin(x):
+def generalised_mean_reference(x):
     inside = (x * (x >= 1e-6).to(x)) + 1e-6 * (x < 1e-6).to(x)
     return ratio(lambda a: a.pow(1.0 / 3.0), F.avg_pool2d(ratio(lambda a: a.pow(3.0), inside), (5, 5)))
 
@@ -423,7 +423,7 @@ def self_attention(x):
     return attention(sequence, sequence, sequence, need_weights=False)[0]
 
 
-def self_attention_twin(x):
+def self_attention_reference(x):
     sequence = x.reshape(1, 3, 6)
     result = attention(sequence, sequence, sequence, average_attn_weights=False)[1].detach()
     values = F.linear(sequence, attention.in_proj_weight[-6:], attention.in_proj_bias[-6:])
@@ -436,7 +436,7 @@ def cross_attention(x):
     return attention_kv(sequence[:2], sequence, sequence)[0]
 
 
-def cross_attention_twin(x):
+def cross_attention_reference(x):
     sequence = x.reshape(3, 1, 6)
     result = attention_kv(sequence[:2], sequence, sequence, average_attn_weights=False)[1].detach()
     values = F.linear(sequence, attention_kv.in_proj_weight[-6:]).reshape(3, 3, 2).transpose(0, 1)
@@ -449,7 +449,7 @@ def fused_attention(x):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-def fused_attention_twin(x):
+def fused_attention_reference(x):
     q, k, v = x.reshape(3, 1, 2, 3).unbind(0)
     scores = (q @ k.transpose(-1, -2) / math.sqrt(3)).masked_fill(torch.ones(2, 2).triu(1).bool(), -math.inf)
     return scores.softmax(-1).detach() @ v
@@ -494,19 +494,19 @@ DETACHED = {
     "squeeze_excite": (squeeze_excite, detached(squeeze_excite), (4, 5, 5)),
     "gelu_by_hand": (gelu_by_hand, detached(gelu_by_hand), (6,)),
     "t5_gated_gelu": (t5_gated_gelu, detached(t5_gated_gelu), (6,)),
-    "generalised_mean": (generalised_mean, generalised_mean_twin, (4, 5, 5)),
-    "self_attention": (self_attention, self_attention_twin, (18,)),
-    "cross_attention": (cross_attention, cross_attention_twin, (18,)),
-    "fused_attention": (fused_attention, fused_attention_twin, (18,)),
+    "generalised_mean": (generalised_mean, generalised_mean_reference, (4, 5, 5)),
+    "self_attention": (self_attention, self_attention_reference, (18,)),
+    "cross_attention": (cross_attention, cross_attention_reference, (18,)),
+    "fused_attention": (fused_attention, fused_attention_reference, (18,)),
     "manual_attention": (manual_attention, detached(manual_attention), (18,)),
 }
 
 
 @pytest.mark.parametrize("name", DETACHED)
-def test_detached_factors_equal_a_twin_that_calls_detach(name: str) -> None:
-    function, twin, shape = DETACHED[name]
+def test_detached_factors_equal_a_reference_that_calls_detach(name: str) -> None:
+    function, reference, shape = DETACHED[name]
     x = example(function, *shape)
-    expected = gradient_times_input(twin, x)
+    expected = gradient_times_input(reference, x)
     for mode in ("push", "pull"):
         torch.testing.assert_close(parts(function, x, 0.0, mode), expected, rtol=1e-9, atol=1e-10)
     true = gradient_times_input(function, x)

@@ -387,7 +387,7 @@ STRAIGHT = {"linear", "gate", "select", "product", "quotient"}
 
 
 @by_name([row for row in STEPS if row.rule is not None])
-def test_natural_rules_push_as_they_pull(row: Op) -> None:
+def test_default_rules_push_as_they_pull(row: Op) -> None:
     function, x, composite = call_of(row), input_of(row), composites.uniform(0.0)
     pushed, pulled = (parts(function, x, composite, mode) for mode in ("push", "pull"))
     close(pushed, pulled, row)
