@@ -123,19 +123,19 @@ def test_an_item_whose_file_is_gone_keeps_its_name(few, tmp_path):
 
 def test_indexing_again_leaves_what_was_added_alone(few, tmp_path):
     with make_client(few, add=True) as client:
-        photographs = post_query(client, "/api/add", id=bring(client, picture()))["id"]
+        added = post_query(client, "/api/add", id=bring(client, picture()))["id"]
     source = tmp_path / "secret place"
     (source / "cat" / "cat-0.jpg").unlink()
     (source / "the same.png").write_bytes(picture())
     for _ in range(2):
         second, _ = indexing.build_with_report(source, tiny_encoder(), few.path, prune=True)
-        at = second.ids.index(photographs)
+        at = second.ids.index(added)
         assert len(second) == 6 and second.names[at] == "noise.png"
         assert additions.ADDED_GROUP in second.groups() and len(stored_files(Path(few.path))) == 1
     everything, _ = indexing.build_with_report(
         tmp_path, tiny_encoder(), few.path, prune=True
     )  # the collection lies inside
-    assert everything.names[everything.ids.index(photographs)] == "noise.png"
+    assert everything.names[everything.ids.index(added)] == "noise.png"
 
 
 def test_what_fails_leaves_nothing_behind(writable_path, monkeypatch):
@@ -189,7 +189,7 @@ def test_what_was_asked_before_is_answered_as_it_was(writable_path, tmp_path):
     key, _ = old.add_query(save_photograph(tmp_path), "noise.png")
     requested = VectorSpec(old.ids[3], part=(9, 10))
     before = analyses.find_neighbours(old, requested, 40)
-    photographs, result = additions.append_query(old, old.get_query(key))
+    added, result = additions.append_query(old, old.get_query(key))
     assert result is not None
     tables.delete_rows(str(writable_path), "items.lance", old.ids[0])  # positions move
     new = old.with_collection(collection.open(writable_path, tiny_encoder()))
@@ -197,7 +197,7 @@ def test_what_was_asked_before_is_answered_as_it_was(writable_path, tmp_path):
     after = analyses.find_neighbours(new, requested, 40)
     assert {n["id"] for n in after["neighbours"]} == {n["id"] for n in before["neighbours"]} - {
         old.ids[0]
-    } | {photographs}
+    } | {added}
     assert {n["id"]: n["name"] for n in after["neighbours"]}.items() >= {
         n["id"]: n["name"] for n in before["neighbours"] if n["id"] != old.ids[0]
     }.items()
@@ -205,20 +205,20 @@ def test_what_was_asked_before_is_answered_as_it_was(writable_path, tmp_path):
 
 
 def test_the_next_request_does_not_wait_for_a_job_that_was_answered():
-    async def play() -> list[dict[str, object]]:
+    async def run() -> list[dict[str, object]]:
         queue = JobQueue()
         events = [await queue.submit("me", lambda: "done").next_event() for _ in range(300)]
         queue.close()
         return events
 
     with ThreadPoolExecutor(1) as thread:
-        assert thread.submit(asyncio.run, play()).result() == [{"answer": "done"}] * 300
+        assert thread.submit(asyncio.run, run()).result() == [{"answer": "done"}] * 300
 
 
 def test_persistent_jobs_finish_after_their_client_left():
     started, go = threading.Event(), threading.Event()
 
-    async def play() -> list[object]:
+    async def run() -> list[object]:
         from bilrp.progress import progress_bar
 
         def lasting() -> str:
@@ -246,7 +246,7 @@ def test_persistent_jobs_finish_after_their_client_left():
         return results
 
     with ThreadPoolExecutor(1) as thread:  # here a loop may be running already
-        assert thread.submit(asyncio.run, play()).result() == ["added", "second", "third"]
+        assert thread.submit(asyncio.run, run()).result() == ["added", "second", "third"]
 
 
 @pytest.mark.browser

@@ -43,20 +43,20 @@ def png(colour: int = 0) -> bytes:
     return picture.getvalue()
 
 
-def alone(play):
+def run_in_new_loop(coroutine):
     """Run a coroutine where no loop is running: this thread may have one already."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, play).result()
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 # ------------------------------------------------------------ texts
 
 
-def test_the_pages_words_are_called_by_the_decompositions_numbers(texts):
+def test_words_of_the_page_have_the_decompositions_numbers(texts):
     with make_client(texts) as client:
         drawn = post_query(client, "/api/pair", a=texts.ids[0], b=texts.ids[1], similarity="dot")
         full = texts.decomposition(0)
-        assert drawn["a"]["count"] == full.regions.count - 2, "the marks are not drawn"
+        assert drawn["a"]["count"] == full.regions.count - 2, "special tokens are not drawn"
         assert drawn["a"]["numbers"] == list(range(1, full.regions.count - 1))
         cat = drawn["a"]["numbers"][drawn["a"]["names"].index("cat")]
         response = post_query(
@@ -105,7 +105,7 @@ def test_texts_are_shown_as_they_were_written(visit, texts):
 
 
 @pytest.mark.browser
-def test_what_is_pinned_is_told_by_the_decompositions_numbers(chromium, texts):
+def test_pinned_regions_are_reported_with_the_decompositions_numbers(chromium, texts):
     explanation = texts.explain(0, 1, similarity="dot")
     tab = chromium.new_page()
     tab.set_default_timeout(90_000)
@@ -134,18 +134,18 @@ def test_what_is_pinned_is_told_by_the_decompositions_numbers(chromium, texts):
 # ------------------------------------------------------------ memory
 
 
-def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
+def test_a_replaced_request_is_freed_before_the_worker_reaches_it():
     started, go = threading.Event(), threading.Event()
 
     class Large:
-        """What a question holds."""
+        """What a request holds."""
 
     def slow() -> str:
         started.set()
         go.wait(120)
         return "done"
 
-    async def play() -> list[object]:
+    async def run() -> list[object]:
         queue = JobQueue(max_pending=2)
         first = queue.submit("first", slow)
         started.wait(120)
@@ -175,7 +175,7 @@ def test_a_question_that_was_replaced_is_let_go_before_the_worker_comes_to_it():
         queue.close()
         return [longest, alive]
 
-    assert alone(play()) == [2, 1]
+    assert run_in_new_loop(run()) == [2, 1]
 
 
 def scope(path: str, kind: str) -> dict:
@@ -188,7 +188,7 @@ def scope(path: str, kind: str) -> dict:
     }  # fmt: skip
 
 
-def test_of_a_question_no_more_is_held_than_it_may_have(photographs):
+def test_no_more_of_a_request_body_is_read_than_the_limit(photographs):
     app, piece, taken, status = (
         server.make_collection_app(photographs, AccessPolicy(PORT)),
         bytes(64 * 1024),
@@ -203,7 +203,7 @@ def test_of_a_question_no_more_is_held_than_it_may_have(photographs):
     async def send(message: MutableMapping[str, Any]) -> None:
         status.append(message.get("status"))
 
-    alone(app(scope("/api/neighbours", "application/json"), receive, send))
+    run_in_new_loop(app(scope("/api/neighbours", "application/json"), receive, send))
     assert status[0] == 413 and sum(taken) <= MAX_JSON_BYTES + len(piece)
 
 
@@ -219,7 +219,7 @@ def test_neighbours_of_a_group_are_those_of_its_mean(client, photographs):
 
 
 @pytest.mark.parametrize("k", [1.5, [1], {}, True])
-def test_how_many_is_a_whole_number(client, photographs, k):
+def test_k_must_be_a_whole_number(client, photographs, k):
     assert client.post("/api/neighbours", json={"id": photographs.ids[0], "k": k}).status_code == 422
 
 
@@ -241,8 +241,8 @@ def test_clients_do_not_rename_uploads_of_others(client):
     assert post_query(client, "/api/side", id=first)["name"] == "mine.png"
 
 
-def test_a_query_that_is_pushed_out_meanwhile_is_unknown(photographs, monkeypatch, tmp_path):
-    """It goes right after the first look."""
+def test_a_query_that_is_evicted_during_a_request_is_unknown(photographs, monkeypatch, tmp_path):
+    """It is evicted right after the first lookup."""
 
     class Fleeting(dict):
         def get(self, name, default=None):
@@ -263,7 +263,7 @@ def test_a_query_that_is_pushed_out_meanwhile_is_unknown(photographs, monkeypatc
             call(key)
         except HTTPError as refused:
             refusals.append(refused.status)
-    assert refusals and set(refusals) == {404}  # who looks once only has an answer
+    assert refusals and set(refusals) == {404}  # a call that looks it up only once succeeds
 
 
 # ------------------------------------------------------------ files
@@ -271,12 +271,12 @@ def test_a_query_that_is_pushed_out_meanwhile_is_unknown(photographs, monkeypatc
 
 @pytest.fixture
 def few(folder, tmp_path):
-    """A collection of its own, whose files may be spoiled."""
+    """A collection whose files a test may change."""
     shutil.copytree(folder / "cat", tmp_path / "secret place" / "cat")
     return collection.build(tmp_path / "secret place", tiny_encoder(), tmp_path / "kept apart" / "cats.lance")
 
 
-def test_what_cannot_be_kept_is_shown_all_the_same(few):
+def test_results_that_cannot_be_cached_are_answered_all_the_same(few):
     (Path(few.path) / "app").write_text("in the way: no folder can be made here")
     with make_client(few) as client:
         assert post_query(client, "/api/map")["places"]
@@ -306,7 +306,7 @@ def test_what_is_not_a_collection_is_said_before_anything_is_served(folder):
         serve(["a.jpg", "b.jpg"], add=True)
 
 
-def test_who_comes_before_the_server_has_started_waits():
+def test_a_connection_made_before_the_server_has_started_waits():
     bound = server.bind_socket("127.0.0.1", 0)
     with bound, socket.create_connection(bound.getsockname(), 60) as early:
         assert early.getpeername() == bound.getsockname()
@@ -316,7 +316,7 @@ def test_who_comes_before_the_server_has_started_waits():
 
 
 @pytest.mark.browser
-def test_items_of_groups_that_are_not_told_apart_have_no_colour_of_one_that_is(visit, photographs):
+def test_items_of_groups_beyond_the_colours_do_not_share_a_groups_colour(visit, photographs):
     tab = visit("/")
     about = {"groups": [{"name": "cat"}, {"name": "coffee"}]}
     values = tab.evaluate(

@@ -278,7 +278,7 @@ def test_a_full_queue_is_busy_and_closed_connections_are_not_served(photographs)
         go.wait(120)
         return "done"
 
-    async def play() -> list[object]:
+    async def run() -> list[object]:
         queue = JobQueue(max_pending=2)
         first = queue.submit("first", slow)
         started.wait(120)
@@ -304,7 +304,7 @@ def test_a_full_queue_is_busy_and_closed_connections_are_not_served(photographs)
         ]
 
     with ThreadPoolExecutor(1) as thread:  # this one may have a loop already
-        assert thread.submit(asyncio.run, play()).result() == ["done", "newer", 409, 2, 2]
+        assert thread.submit(asyncio.run, run()).result() == ["done", "newer", 409, 2, 2]
 
 
 def test_a_client_that_disconnects_ends_the_work(photographs, monkeypatch):

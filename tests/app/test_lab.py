@@ -50,7 +50,7 @@ def notebook() -> dict[str, Any]:
 
 @contextmanager
 def lab(location: Path) -> Iterator[str]:
-    """JupyterLab on a free port with everything it writes below `place`; its address."""
+    """JupyterLab on a free port with everything it writes below `location`; its address."""
     homes = {
         name: str(location / name.lower())
         for name in (
@@ -73,8 +73,8 @@ def lab(location: Path) -> Iterator[str]:
         f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={location / 'work'}",
         "--LabApp.extension_manager=readonly",
     ]  # fmt: skip
-    message = location / "said.txt"
-    with message.open("w") as log:
+    log_file = location / "said.txt"
+    with log_file.open("w") as log:
         child = subprocess.Popen(
             command, cwd=location, env=os.environ | homes | {"PYTHONPATH": path}, stdout=log, stderr=log
         )
@@ -82,7 +82,7 @@ def lab(location: Path) -> Iterator[str]:
         about = Path(homes["JUPYTER_RUNTIME_DIR"]) / f"jpserver-{child.pid}.json"
         until = time.monotonic() + PATIENCE
         while not about.exists() or not about.read_text().endswith("}"):
-            assert child.poll() is None and time.monotonic() < until, message.read_text()
+            assert child.poll() is None and time.monotonic() < until, log_file.read_text()
             time.sleep(0.1)
         yield json.loads(about.read_text())["url"]
     finally:

@@ -54,12 +54,12 @@ def counting(app, sent):
         async def sending(message):
             if message["type"] == "http.response.start":
                 sent.append([scope["path"], 0])
-                timings.append(sent[-1])
-            elif timings:
-                timings[0][1] += len(message.get("body", b""))
+                answers.append(sent[-1])
+            elif answers:
+                answers[0][1] += len(message.get("body", b""))
             await send(message)
 
-        timings = []
+        answers = []
         await app(scope, receive, sending)
 
     return counted

@@ -133,7 +133,7 @@ def test_a_group_has_its_most_typical_first(client, photographs):
     assert response["count"] == 6 and response["untypical"] == [], "all six are typical"
 
 
-def test_of_a_large_group_the_least_typical_come_last_first(photographs):
+def test_untypical_items_of_a_large_group_begin_with_the_least_typical(photographs):
     reopened = collection.open(photographs.path, photographs.encoder)
     reopened.items.groups = lambda: {"all": list(range(30))}
     shown = analyses.describe_group(CollectionSession(reopened), "all")

@@ -76,14 +76,14 @@ def upload(client: str, receive: Callable[[], Any]) -> Request:
     return Request(scope, receive)
 
 
-def alone(play: Any) -> Any:
+def run_in_new_loop(coroutine: Any) -> Any:
     """Run a coroutine where no loop is running: this thread may have one already."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, play).result()
+        return thread.submit(asyncio.run, coroutine).result()
 
 
 def test_the_client_with_most_uploads_loses_its_oldest() -> None:
-    async def play() -> list[str]:
+    async def run() -> list[str]:
         uploads, ended, never = Uploads(limit=4), list[str](), asyncio.Event()
 
         async def arrive(name: str) -> None:
@@ -105,7 +105,7 @@ def test_the_client_with_most_uploads_loses_its_oldest() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
         return ended
 
-    assert alone(play()) == ["a1", "b1", "a2"]
+    assert run_in_new_loop(run()) == ["a1", "b1", "a2"]
 
 
 def test_uploads_are_read_one_at_a_time_and_clients_take_turns() -> None:
@@ -119,7 +119,7 @@ def test_uploads_are_read_one_at_a_time_and_clients_take_turns() -> None:
         assert len(inside) == 1
         inside.pop()
 
-    async def play() -> None:
+    async def run() -> None:
         uploads = Uploads()
 
         async def arrive(name: str) -> None:
@@ -134,7 +134,7 @@ def test_uploads_are_read_one_at_a_time_and_clients_take_turns() -> None:
         go.set()
         await asyncio.gather(*tasks)
 
-    alone(play())
+    run_in_new_loop(run())
     assert order[0] == "a1" and set(order[1:3]) == {"b1", "c1"} and order[3:] == ["a2", "a3", "a4"]
 
 

@@ -80,7 +80,7 @@ def test_two_explanations_on_one_page_and_what_is_pinned(tab, photographs):
 
 
 @pytest.mark.browser
-def test_a_collection_is_wandered_in_and_python_reads_what_is_chosen(tab, photographs):
+def test_a_collection_is_browsed_and_python_reads_what_is_chosen(tab, photographs):
     widget = photographs.widget()
     replies = []
     # On the widget itself, not by monkeypatch: the page may still ask while the test is being cleared away.

@@ -104,6 +104,6 @@ def test_two_folders(more: Path, bilrp_command) -> None:
         (("sets", "left", "gone"), "gone"),
     ],
 )
-def test_slips_are_one_line(more: Path, bilrp_command, arguments, message) -> None:
+def test_bad_arguments_raise_one_line_errors(more: Path, bilrp_command, arguments, message) -> None:
     code, out, err = bilrp_command(*arguments, *BY)
     assert code == 2 and message in err and err.count("\n") == 1 and "Traceback" not in err and out == ""

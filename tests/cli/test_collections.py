@@ -135,7 +135,7 @@ def test_texts(more: Path, bilrp_command) -> None:
         (("search", "x.lance", *AGAIN, "a.png", "-o", "why.png"), "the suffix must be one of .html"),
     ],
 )
-def test_slips_are_one_line(more: Path, bilrp_command, arguments, message) -> None:
+def test_bad_arguments_raise_one_line_errors(more: Path, bilrp_command, arguments, message) -> None:
     bilrp_command("index", "left", *BY, "-o", "x.lance")
     code, out, err = bilrp_command(*arguments)
     assert code == 2 and message in err and err.count("\n") == 1 and "Traceback" not in err and out == ""

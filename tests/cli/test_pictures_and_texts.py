@@ -63,7 +63,7 @@ def test_two_pictures_by_a_folder(command, vit: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["vision:", "clip:", "vision:nowhere", "clip:nowhere", "mobilenet:3"])
-def test_what_is_not_an_encoder_costs_one_line(command, name: str) -> None:
+def test_bad_encoder_names_raise_one_line_errors(command, name: str) -> None:
     code, _, err = command("explain", "cat.png", "dog.png", "-e", name)
     assert code == 2 and err.startswith("bilrp: ") and err.count("\n") == 1
 

@@ -136,6 +136,6 @@ def test_an_audit_ends_with_the_repair_it_proposes(scans: Path, bilrp_command) -
         (("search", "x.lance", *AGAIN, "0", "--repair", "b.safetensors", "--part", "1,1,9,9"), "leave out"),
     ],
 )
-def test_slips_are_one_line(scans: Path, bilrp_command, arguments, said) -> None:
+def test_bad_arguments_raise_one_line_errors(scans: Path, bilrp_command, arguments, said) -> None:
     code, out, err = bilrp_command(*arguments)
     assert code == 2 and said in err and err.count("\n") == 1 and "Traceback" not in err and out == ""

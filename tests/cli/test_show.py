@@ -36,7 +36,7 @@ def test_saved_numbers_are_shown_again(show, name):
     assert "16 × 16 regions" in show(name)[1]
 
 
-def test_and_drawn_again(show):
+def test_a_loaded_explanation_can_be_drawn(show):
     code, out, _ = show(
         "why.npz", "-o", "again.html", "-o", "again.png", "-o", "again.npz", "--title", "Again"
     )

@@ -71,7 +71,7 @@ def test_regions_of_a_text(command, folder: Path) -> None:
         (("a", "b", "-s", "x"), None),
     ],
 )
-def test_slips_are_one_line(command, folder: Path, arguments, expected) -> None:
+def test_bad_arguments_raise_one_line_errors(command, folder: Path, arguments, expected) -> None:
     code, out, err = command("explain", *arguments, "-e", f"sentence:{folder}")
     assert code == 2 and out == "" and "Traceback" not in err
     if expected:
@@ -141,7 +141,7 @@ def test_special_tokens_are_counted_and_listed_on_demand(command, folder: Path) 
     assert all(numbers[pair["a"]["region"]] == pair["a"]["name"] for pair in full["top"]), "as in the file"
 
 
-def test_marks_in_the_page_of_several(command, folder: Path, tmp_path: Path) -> None:
+def test_special_tokens_in_the_page_of_several_texts(command, folder: Path, tmp_path: Path) -> None:
     given = ("explain", "The cat sat.", "Two kittens rested.", "A dog ran.", "-e", f"sentence:{folder}")
     for options in ((), ("--special-tokens",)):
         code, _, err = command(*given, "-o", "all.html", *options)
@@ -186,6 +186,8 @@ def test_highlight_prints_words_or_json(command, folder: Path, tmp_path: Path) -
         (("a", "b", "--similarity", "x"), "unknown similarity"),
     ],
 )
-def test_slips_of_highlight_are_one_line(command, folder: Path, arguments, expected: str) -> None:
+def test_bad_arguments_of_highlight_raise_one_line_errors(
+    command, folder: Path, arguments, expected: str
+) -> None:
     code, out, err = command("highlight", *arguments, "-e", f"sentence:{folder}")
     assert code == 2 and out == "" and err.count("\n") == 1 and expected in err

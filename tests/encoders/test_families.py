@@ -1,4 +1,4 @@
-"""Encoders by name: one table, one parser, options that are heard or refused, and families from a user's own file."""
+"""Encoders by name: one table, one parser, options that are used or refused, and families from a user's own file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_familys_row_is_all_that_help_and_completion_need() -> None:
+def test_help_and_completion_need_only_the_families_rows() -> None:
     assert all(family.help in ENCODER_HELP for family in FAMILIES)
     assert complete_name("vgg16:3") == ["vgg16:31"] and {"bigram", "minilm"} <= set(complete_name(""))
     code = (
@@ -65,7 +65,7 @@ def test_a_family_of_ones_own_from_a_users_file(own: Path) -> None:
     assert complete_name("to", (*FAMILIES, row)) == ["toy"]
 
 
-def test_a_family_with_a_reader_of_its_own_hears_what_it_takes() -> None:
+def test_a_family_with_its_own_reader_receives_its_options() -> None:
     def make(argument: str, options: EncoderOptions) -> bilrp.Encoder:
         side = assert_instance(options.input_size, int)
         return bilrp.Encoder(nn.Flatten(), read=lambda item: torch.zeros(1, 1, side, side))
@@ -93,7 +93,7 @@ def test_functions_of_ones_own_take_what_follows_the_second_colon(own: Path) -> 
 @pytest.mark.parametrize(
     "asked", [{"size": 64}, {"resize": "pad"}, {"weights": "w.pth"}], ids=lambda a: next(iter(a))
 )
-def test_an_option_that_an_encoder_would_not_hear_is_refused(own: Path, name: str, asked: dict) -> None:
+def test_an_option_that_an_encoder_would_not_use_is_refused(own: Path, name: str, asked: dict) -> None:
     option = next(iter(asked))
     with pytest.raises(InputError, match=f"--{option} is for .*vgg16.*; {name}"):
         load(name, **asked)
@@ -121,7 +121,7 @@ def test_nonsense_is_refused_by_every_family(own: Path, name: str) -> None:
         ("math:pi", "float, not a function"),
     ],
 )
-def test_slips_are_one_line(own: Path, name: str, said: str) -> None:
+def test_bad_arguments_raise_one_line_errors(own: Path, name: str, said: str) -> None:
     with pytest.raises(InputError, match=said) as raised:
         load(name)
     assert "\n" not in str(raised.value)
@@ -142,7 +142,7 @@ def test_a_folder_without_a_family_is_told_its_name(tmp_path: Path, files: list[
         load(str(tmp_path))
 
 
-def test_vgg_without_a_download_hears_all_its_options() -> None:
+def test_vgg_without_a_download_receives_all_its_options() -> None:
     encoder = load("vgg16:5", size=(32, 48), resize="stretch", pretrained=False)
     assert encoder.name == "vgg16:5"
     item = read_item(encoder, Image.new("RGB", (100, 30)))

@@ -67,7 +67,7 @@ def test_an_empty_piece_begins_the_next_word() -> None:
     ].names == ("a", "␣", "猫")
 
 
-def test_marks_are_regions_of_their_own() -> None:
+def test_special_tokens_are_regions_of_their_own() -> None:
     tokens = TokenizedText.from_spans(
         "A cat.", [None, (0, 1), (2, 5), (5, 6), None], ["[CLS]", "", "", "", "[SEP]"]
     )
@@ -80,7 +80,7 @@ def test_marks_are_regions_of_their_own() -> None:
         assert tuple(regions.labels.shape) == (5, 3)
 
 
-def test_a_prompt_is_one_mark() -> None:
+def test_a_prompt_is_one_region_of_special_tokens() -> None:
     tokens = TokenizedText.from_spans(
         "A cat", [None, None, None, (0, 1), (2, 5), None], ["<s>", "query:", "query:", "", "", "</s>"]
     )
@@ -108,7 +108,7 @@ def test_spans_and_what_is_outside_them() -> None:
         ([1, 2], "spans of characters"),
     ],
 )
-def test_slips_are_named(by, message: str) -> None:
+def test_bad_segments_raise_errors(by, message: str) -> None:
     with pytest.raises(InputError, match=message):
         TokenizedText.from_spans("one two three", [(0, 3), (4, 7), (8, 13)], [""] * 3).segment(by, 1)
 

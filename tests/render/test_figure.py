@@ -345,7 +345,7 @@ def test_sentences_are_joined_from_word_to_word_and_nothing_is_struck_through():
             assert not inside, word.text
 
 
-def test_a_photograph_and_words_standside_by_side():
+def test_a_photograph_and_words_stand_side_by_side():
     explanation = matching(
         side(64, 64), make_text("a red ball on a beach"), ([9, 10], [1, 2], 4.0), ([60], [5], 1.0)
     )

@@ -247,7 +247,7 @@ def test_default_drawing_lets_the_strongest_pair_of_a_small_explanation_reach_fu
     )
 
 
-def test_a_distance_also_counts_what_each_side_owes_to_itself():
+def test_a_distance_also_counts_its_self_terms():
     within = (torch.full((2, 2), 3.0), torch.full((1, 1), 5.0))
     explanation = make_explanation(
         words("a", "b"), words("c"), self_terms=within, similarity="squared distance"

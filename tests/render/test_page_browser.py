@@ -489,7 +489,7 @@ def test_an_explanation_of_two_real_photographs_saves_itself_as_this_page(browse
     tab.close()
 
 
-def test_a_distance_is_told_as_a_distance_and_adds_up_with_what_each_side_owes_to_itself(visit):
+def test_a_distance_is_told_as_a_distance_and_adds_up_with_its_self_terms(visit):
     left, right = (torch.nn.Linear(6, 4, bias=False) for _ in range(2))
     within = tuple(net.weight.detach() @ net.weight.detach().T for net in (left, right))
     explanation = make_explanation(
