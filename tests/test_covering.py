@@ -52,7 +52,7 @@ def test_an_image_is_covered_by_its_mean() -> None:
     assert "without match 1 the score falls" in describe_covering([covered])
 
 
-def test_a_finding_that_the_model_does_not_need_is_said() -> None:
+def test_a_finding_that_the_model_does_not_need_is_reported() -> None:
     a, b = make_images()
     explanation = bilrp.explain(bilrp.Encoder(Bright(), similarity="dot"), a - 1, b - 1, regions=4)
     covered = explanation.cover_findings()

@@ -262,8 +262,8 @@ def test_the_bound_spares_most_of_the_search() -> None:
         strength = torch.rand(40, 1, generator=generator, dtype=torch.float64) ** 4
         active = torch.rand(40, 30, generator=generator) < 0.1
         parts.append(strength * active)
-    result, reopened = groups.find_strongest(parts, 5)
-    assert reopened < 0.05 * (1 + 40 + 40**2)
+    result, opened = groups.find_strongest(parts, 5)
+    assert opened < 0.05 * (1 + 40 + 40**2)
     expected = whole(parts).flatten().topk(5).values.tolist()
     assert [t.relevance for t in result] == pytest.approx(expected, abs=1e-12)
 

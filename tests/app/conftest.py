@@ -50,8 +50,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> collection.Collection:
     from text_folders import ARCHITECTURES
 
     folder = ARCHITECTURES[0].save(tmp_path_factory.mktemp("bert"), dtype=torch.float32)
-    message = ["The cat sat.", "Two kittens rested.", "A dog sat."]
-    return collection.build(message, sentence(str(folder)), tmp_path_factory.mktemp("texts") / "said.lance")
+    sentences = ["The cat sat.", "Two kittens rested.", "A dog sat."]
+    return collection.build(sentences, sentence(str(folder)), tmp_path_factory.mktemp("texts") / "said.lance")
 
 
 @pytest.fixture(scope="session")

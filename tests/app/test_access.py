@@ -60,8 +60,8 @@ def test_a_server_that_adds_needs_its_token_on_loopback_too(folder: Path, tmp_pa
             ("/api/query", picture),
             ("/api/add", {"id": "q" + "0" * 31}),
         ):
-            status, message = serving.request(path, body, **wrong)
-            assert status == 401 and "token" in message["error"], path
+            status, answer = serving.request(path, body, **wrong)
+            assert status == 401 and "token" in answer["error"], path
         status, query = serving.request("/api/query?name=coffee.jpg", picture)
         assert status == 200 and serving.request("/api/add", {"id": query["id"]})[1]["answer"]["new"]
         assert token not in "".join(serving.stop(signal.SIGTERM))

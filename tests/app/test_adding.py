@@ -90,18 +90,18 @@ def test_a_query_is_added_when_asked_and_once(writable_path, tmp_path):
 
 
 def test_a_text_is_added(texts, tmp_path):
-    path, message = shutil.copytree(texts.path, tmp_path / "said.lance"), "A dog rested."
+    path, text = shutil.copytree(texts.path, tmp_path / "said.lance"), "A dog rested."
     with make_client(collection.open(path, texts.encoder), add=True) as client:
-        added = post_query(client, "/api/add", id=bring(client, message, "mine"))["id"]
+        added = post_query(client, "/api/add", id=bring(client, text, "mine"))["id"]
         second = post_query(client, "/api/add", id=bring(client, texts.names[2], "another"))
         assert second == {"id": texts.ids[2], "new": False}
     reopened = collection.open(path, texts.encoder)
     assert (
         reopened.names == [*texts.names, "mine"]
         and reopened.ids[3] == added
-        and reopened.original_input(3) == message
+        and reopened.original_input(3) == text
     )
-    assert torch.allclose(reopened.embedding(3), texts.embedding(message), atol=1e-5)
+    assert torch.allclose(reopened.embedding(3), texts.embedding(text), atol=1e-5)
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ def test_a_body_without_a_length_is_counted_as_it_comes(client):
     assert reply.status_code == 413
 
 
-def test_queries_are_few_and_the_oldest_go(photographs, folder):
+def test_few_queries_are_kept_and_the_oldest_are_dropped(photographs, folder):
     from PIL import Image
 
     with make_client(photographs) as client:
@@ -186,7 +186,7 @@ def test_queries_are_few_and_the_oldest_go(photographs, folder):
         assert known == [404] * 6 + [200] * 24
 
 
-def test_every_answer_tells_the_browser_what_it_may_do(client):
+def test_every_answer_has_the_security_headers(client):
     for path, status in (("/", 200), ("/api/about", 200), ("/web/main.js", 200), ("/none", 404)):
         reply = client.get(path)
         assert reply.status_code == status
@@ -194,7 +194,7 @@ def test_every_answer_tells_the_browser_what_it_may_do(client):
         assert "unsafe" not in reply.headers["content-security-policy"] and "server" not in reply.headers
 
 
-def test_beyond_this_machine_a_token_is_asked_for(photographs):
+def test_a_token_is_required_beyond_loopback(photographs):
     policy = AccessPolicy.for_host("192.168.1.9", PORT)
     assert policy.token and len(policy.token) > 24
     with make_client(photographs, policy=policy, host=f"192.168.1.9:{PORT}") as client:
@@ -202,8 +202,8 @@ def test_beyond_this_machine_a_token_is_asked_for(photographs):
         assert client.get("/api/about", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert client.get("/api/about", headers={"cookie": "bilrp=wrong"}).status_code == 401
         assert client.post(f"/api/map?token={policy.token}").status_code == 401
-        message = client.get("/api/about", headers={"authorization": f"Bearer {policy.token}"})
-        assert message.status_code == 200
+        reply = client.get("/api/about", headers={"authorization": f"Bearer {policy.token}"})
+        assert reply.status_code == 200
         arrived = client.get(f"/?token={policy.token}", follow_redirects=False)
         assert arrived.status_code == 303 and arrived.headers["location"] == "/"
         assert (
@@ -236,7 +236,7 @@ def socket_to(address: str) -> socket.socket:
     return connection
 
 
-def test_who_never_finishes_a_head_is_sent_away(photographs):
+def test_a_client_that_never_finishes_its_headers_is_disconnected(photographs):
     with run_server(partial(server.make_collection_app, photographs), protocol=Hasty) as address:
         name = urlsplit(address).netloc.encode()
         with socket_to(address) as slow:  # a head that never ends
@@ -348,7 +348,7 @@ def test_a_full_queue_answers_503_with_retry_after(photographs):
         )  # what is quick is answered
 
 
-def test_nothing_of_the_machine_is_said(client, photographs, folder: Path):
+def test_answers_do_not_disclose_paths(client, photographs, folder: Path):
     replies = [client.get(p).text for p in ("/api/about", "/api/items", "/api/groups?name=cat")]
     replies += [client.post("/api/side", json={"id": photographs.ids[0]}).text]
     assert not any(str(folder) in text or str(Path(photographs.path).parent) in text for text in replies)

@@ -107,15 +107,15 @@ def test_the_first_paint_is_as_small_as_that_of_a_small_collection(visit, tmp_pa
 def send_request(address: str, path: str, question: object = None, client: str = "v") -> tuple[int, Any]:
     """(status, last line) of one request on a connection of its own."""
     parts = urlsplit(address)
-    link = http.client.HTTPConnection(assert_not_none(parts.hostname), parts.port, timeout=120)
+    connection = http.client.HTTPConnection(assert_not_none(parts.hostname), parts.port, timeout=120)
     if question is None:
-        link.request("GET", path)
+        connection.request("GET", path)
     else:
         headers = {"content-type": "application/json", "x-bilrp-visitor": client}
-        link.request("POST", path, json.dumps(question), headers)
-    reply = link.getresponse()
+        connection.request("POST", path, json.dumps(question), headers)
+    reply = connection.getresponse()
     body = reply.read()
-    link.close()
+    connection.close()
     kind = reply.headers["content-type"]
     return reply.status, body if "image" in kind else json.loads(body.strip().splitlines()[-1])
 
@@ -127,13 +127,13 @@ def browse(address, photographs, expected, seed, until):
         i = rng.randrange(len(photographs))
         part = None if rng.random() < 0.5 else [rng.randrange(64)]
         question = {"id": photographs.ids[i], "k": 3, "similarity": "dot", **({"part": part} if part else {})}
-        status, message = send_request(address, "/api/neighbours", question, f"client{seed}")
+        status, answer = send_request(address, "/api/neighbours", question, f"client{seed}")
         if status == 503:
             busy += 1
         else:
-            assert status == 200 and [n["id"] for n in message["answer"]["neighbours"]] == expected(
-                i, part
-            ), message
+            assert status == 200 and [n["id"] for n in answer["answer"]["neighbours"]] == expected(i, part), (
+                answer
+            )
             right += 1
         status, picture = send_request(address, f"/api/items/{photographs.ids[i]}/thumbnail")
         assert status == 503 or (status == 200 and picture[:2] == b"\xff\xd8")
@@ -163,7 +163,7 @@ def test_many_clients_at_once_get_their_own_answers(photographs, address):
 
 
 @pytest.mark.slow
-def test_what_was_kept_is_still_there_after_a_kill(tmp_path, folder):
+def test_stored_results_survive_a_kill(tmp_path, folder):
     build_index(tmp_path, folder / "cat")
     with ServerProcess(tmp_path, "mine.lance", "--add") as first:
         ids = [item["id"] for item in first.request("/api/items")[1]["items"]]

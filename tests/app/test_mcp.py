@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_commands(texts) -> None:
         ("highlight", {"query": "A cat.", "passages": []}, "passages"),
     ],
 )
-def test_what_is_wrong_is_said(texts, tool: str, arguments: dict[str, Any], message: str) -> None:
+def test_bad_arguments_return_errors(texts, tool: str, arguments: dict[str, Any], message: str) -> None:
     result = call(texts, tool, **arguments)
     assert result.is_error and message in result.content[0].text
 

@@ -33,42 +33,42 @@ WIDE, HIGH = 1600, 1200  # pixels, all of which are stored for the screen
 
 def jpeg(number: int) -> bytes:
     """A photograph of one colour, another for each number."""
-    photographs = io.BytesIO()
+    buffer = io.BytesIO()
     Image.new("RGB", (WIDE, HIGH), (number % 16 * 16, number // 16 % 16 * 16, 128)).save(
-        photographs, "JPEG", quality=95
+        buffer, "JPEG", quality=95
     )
-    return photographs.getvalue()
+    return buffer.getvalue()
 
 
 def post(address: str, length: int, body: bytes) -> socket.socket:
     """A connection with an upload of that length, of which only `body` is sent."""
     parts = urlsplit(address)
-    link = socket.create_connection((parts.hostname, parts.port), 120)
+    connection = socket.create_connection((parts.hostname, parts.port), 120)
     head = (
         "POST /api/query HTTP/1.1",
         f"Host: {parts.netloc}",
         "Content-Type: image/jpeg",
         f"Content-Length: {length}",
     )
-    link.sendall("\r\n".join((*head, "", "")).encode() + body)
-    return link
+    connection.sendall("\r\n".join((*head, "", "")).encode() + body)
+    return connection
 
 
 @pytest.mark.parametrize("slow", [6, MAX_UPLOADS + 4])
 def test_slow_uploads_delay_no_other_client(photographs: collection.Collection, slow: int) -> None:
     """Who sends a whole picture is answered while the others are still sending theirs."""
     with run_server(partial(server.make_collection_app, photographs, timeout_seconds=60)) as address:
-        links = [post(address, 1000, b"abc") for _ in range(slow)]
+        connections = [post(address, 1000, b"abc") for _ in range(slow)]
         with post(address, len(jpeg(0)), jpeg(0)) as honest:
             assert honest.recv(15) == b"HTTP/1.1 200 OK"
-        waiting = list(links)
+        waiting = list(connections)
         while len(waiting) > min(slow, MAX_UPLOADS):  # of 16 places, the oldest lose theirs
-            for link in select.select(waiting, [], [], 60)[0]:
-                assert b" 503 " in link.recv(100)
-                waiting.remove(link)
+            for connection in select.select(waiting, [], [], 60)[0]:
+                assert b" 503 " in connection.recv(100)
+                waiting.remove(connection)
         assert select.select(waiting, [], [], 0)[0] == [], "no other is answered yet"
-        for link in links:
-            link.close()
+        for connection in connections:
+            connection.close()
 
 
 def upload(client: str, receive: Callable[[], Any]) -> Request:
@@ -144,7 +144,7 @@ def save_photograph(path: Path, number: int) -> Path:
     return file
 
 
-def test_what_is_dropped_is_gone_with_its_parts_and_its_picture(
+def test_dropped_uploads_leave_neither_parts_nor_picture(
     photographs: collection.Collection, tmp_path: Path
 ) -> None:
     session, views = CollectionSession(photographs), []

@@ -25,7 +25,7 @@ def compute_ranking(photographs, at, **how):
     return [n.id for n in neighbours if n.position != at][:12]
 
 
-def test_wandering_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone(visit, photographs):
+def test_browsing_from_the_grid_to_an_item_to_a_pair_and_back_by_keyboard_alone(visit, photographs):
     tab = visit("/")
     tab.wait_for_selector(".grid li img")
     tab.focus(".grid [tabindex='0']")
@@ -114,7 +114,7 @@ def test_an_address_restores_its_view(visit, photographs):
     assert tab.url.endswith("/?group=cat")
 
 
-def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, photographs):
+def test_covering_shows_the_predicted_score_and_the_models(visit, photographs):
     tab = visit(f"/pair/{photographs.ids[6]}/{photographs.ids[7]}")
     tab.wait_for_selector(".mounted .findings button")
     assert tab.locator(".saves a").count() == 4
@@ -139,7 +139,7 @@ def test_a_cover_up_shows_what_was_predicted_and_what_the_model_says(visit, phot
     assert saved.value.path().read_text().startswith("region of a,region of b,relevance")
 
 
-def test_two_neighbours_are_set_against_each_other(visit, photographs):
+def test_two_neighbours_are_contrasted(visit, photographs):
     tab = visit(f"/item/{photographs.ids[0]}")
     neighbours = read_ranking(tab, "Ranked by the whole")
     tab.click(".near li:nth-child(1) .versus")
@@ -163,7 +163,7 @@ def test_names_of_neighbours_are_whole(visit, photographs, width):
     assert tab.locator(".near .name").count() == 12 and tab.locator(".near .name").evaluate_all(cut) == []
 
 
-def test_groups_are_told_apart_by_colour_and_mark(visit):
+def test_groups_differ_in_colour_and_symbol(visit):
     tab = visit("/map")
     tab.wait_for_selector(".atlas canvas")
     values = tab.evaluate(
@@ -209,7 +209,7 @@ def test_a_file_becomes_a_query(visit, photographs, folder):
     assert "not in the collection" in tab.inner_text("main header .lead")
 
 
-def test_what_cannot_be_shown_is_said(chromium, address):
+def test_an_unknown_item_shows_an_error(chromium, address):
     tab = chromium.new_page()
     tab.set_default_timeout(90_000)
     tab.goto(f"{address}/item/{'0' * 32}")

@@ -167,7 +167,7 @@ def _hostile(kind: str, draw: random.Random) -> dict[str, Any] | bytes:
 
 def _forge(draw: random.Random, path: Path) -> tuple[str, str]:
     """An honest description with one JSON text or a column of numbers that cannot be."""
-    rows, (message, _) = honest_rows(), truth()
+    rows, (description, _) = honest_rows(), truth()
     what = draw.choice(("view", "said", "row", "parts"))
     if what == "view":
         detail = draw.choice(VIEWS)
@@ -181,7 +181,7 @@ def _forge(draw: random.Random, path: Path) -> tuple[str, str]:
         rows[draw.randrange(3)][detail] = None
     else:
         detail = draw.choice(SAID)
-    write_forged_collection(path, message, rows, message["width"])
+    write_forged_collection(path, description, rows, description["width"])
     if what == "said":
         tables.import_lance().dataset(tables.table_path(str(path), tables.ITEMS_TABLE)).update_config(
             {approximate_index.CONFIG_KEY: detail}
@@ -189,7 +189,7 @@ def _forge(draw: random.Random, path: Path) -> tuple[str, str]:
     if what == "parts":
         detail = draw.choice(("negative", "beyond", "unordered", "twice", "error", "short"))
         tables.append_rows(
-            str(path), tables.PARTS_TABLE, [forge_parts(detail, message["width"])], tables.parts_schema()
+            str(path), tables.PARTS_TABLE, [forge_parts(detail, description["width"])], tables.parts_schema()
         )
     return what, detail
 

@@ -54,8 +54,8 @@ def attack(seed: int, folder: Path) -> Row:
     for path, each in zip(pictures, pixels, strict=True):
         Image.fromarray(each).save(path)
     for some in (pictures[:5], pictures[5:]):  # two fragments
-        reopened = collection.build(some, encoder(), full, parts=True)
-    reopened.remove([0])
+        indexed = collection.build(some, encoder(), full, parts=True)
+    indexed.remove([0])
     truth = numbers(full)
     names = [
         each

@@ -96,10 +96,10 @@ def _open_pages(pages: list[Path], row: Row, seed: int) -> None:
         return
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as play:
-        reopened = play.chromium.launch(executable_path=browser, args=["--no-sandbox"])
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=browser, args=["--no-sandbox"])
         for page in pages:
-            tab, requested, talked = reopened.new_page(), [], []
+            tab, requested, talked = launched.new_page(), [], []
             tab.set_default_timeout(120_000)  # a busy machine is not an attack that came through
             tab.on("request", lambda request, requested=requested: requested.append(request.url))
             tab.on("dialog", lambda dialog, talked=talked: talked.append(dialog.message) or dialog.dismiss())
@@ -114,4 +114,4 @@ def _open_pages(pages: list[Path], row: Row, seed: int) -> None:
             else:
                 row.right += 1
             tab.close()
-        reopened.close()
+        launched.close()

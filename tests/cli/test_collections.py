@@ -82,14 +82,14 @@ def test_a_name_that_several_items_have_is_not_guessed(more: Path, bilrp_command
     assert code == 0 and "of 2:" in out
 
 
-def test_a_plain_search_takes_nothing_apart(
+def test_a_plain_search_decomposes_nothing(
     more: Path,
     bilrp_command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bilrp_command("index", "left", "right", *BY, "-o", "x.lance")
     expected = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json", "-o", "why.html")[1])
-    monkeypatch.setattr("bilrp.collection.core.decompose_item", lambda *_: pytest.fail("it was taken apart"))
+    monkeypatch.setattr("bilrp.collection.core.decompose_item", lambda *_: pytest.fail("it was decomposed"))
     output = json.loads(bilrp_command("search", "x.lance", *AGAIN, "d.png", "--json")[1])
     for neighbours, before in zip(output["neighbours"], expected["neighbours"], strict=True):
         assert neighbours["name"] == before["name"] and neighbours["score"] == pytest.approx(

@@ -238,10 +238,10 @@ def test_good_files_of_every_kind(workdir, bilrp_command):
         target = f"why {Path(name).stem}.png"
         arguments = ("explain", name, "b.png", "-e", "tinymodel:tiny", "--size", "16", "-o", target)
         code, _, err = bilrp_command(*arguments)
-        message = (
+        warning = (
             "bilrp: moving.gif is animated: its first frame is explained\n" if name == "moving.gif" else ""
         )
-        assert code == 0 and err == message and (workdir / target).stat().st_size > 1000, (name, err)
+        assert code == 0 and err == warning and (workdir / target).stat().st_size > 1000, (name, err)
 
 
 def test_failed_writing_leaves_the_old_file(workdir, bilrp_command, monkeypatch):
@@ -310,7 +310,7 @@ def test_weights_that_are_not_a_checkpoint(workdir, bilrp_command, content, expe
     assert code == 2 and out == "" and expected in err and err.count("\n") == 1
 
 
-def test_a_cache_that_cannot_be_read_is_said(workdir, bilrp_command, monkeypatch):
+def test_an_unreadable_cache_is_reported(workdir, bilrp_command, monkeypatch):
     monkeypatch.setenv("BILRP_CACHE", str(workdir / ("x" * 300)))  # a name that no file system looks up
     code, out, err = bilrp_command("explain", "a.png", "b.png")
     assert code == 2 and out == "" and err.count("\n") == 1
@@ -329,7 +329,7 @@ def test_without_a_network_it_says_so(workdir, bilrp_command, monkeypatch):
     assert "check the network connection" in err and "--weights" in err
 
 
-def test_a_photograph_for_the_bigram_network_is_doubted(workdir, bilrp_command):
+def test_a_photograph_for_the_bigram_network_gets_a_warning(workdir, bilrp_command):
     pytest.importorskip("scipy")
     skimage = pytest.importorskip("skimage.data")
     Image.fromarray(skimage.coffee()[:200, :200]).save(workdir / "face.png")
@@ -404,7 +404,7 @@ def test_sizes(text, expected):
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "0x5", "1e3", "128 px", "999999", "٣"])
-def test_nonsense_sizes(text):
+def test_bad_sizes_are_refused(text):
     with pytest.raises(InputError, match="give pixels"):
         terminal.parse_size(text)
 

@@ -43,7 +43,7 @@ def test_the_files_are_made_from_the_shapes(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(NAMES) == set(shapes.ANSWERS)
 
 
-def test_an_unknown_schema_is_said() -> None:
+def test_an_unknown_schema_raises_an_error() -> None:
     with pytest.raises(InputError, match="choose one of explain"):
         load_schema("../x")
 

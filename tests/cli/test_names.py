@@ -46,7 +46,7 @@ def workdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
-def test_explain_shows_a_name_and_does_not_obey_it(workdir, monkeypatch, capfdbinary, name):
+def test_explain_shows_a_name_and_does_not_interpret_it(workdir, monkeypatch, capfdbinary, name):
     path = os.fsdecode(name)
     if os.sep in path:  # what follows it would be a folder
         path = path.replace(os.sep, "_")
@@ -78,7 +78,7 @@ def test_errors_are_one_line():
     assert str(InputError(os.fsdecode(b"\xff\x1b\n\xe2\x80\xae"))) == "\\xff\\x1b\\x0a\\u202e"
 
 
-def test_reports_show_names_and_do_not_obey_them(tmp_path):
+def test_reports_show_names_and_do_not_interpret_them(tmp_path):
     names = [os.fsdecode(name) for name in NAMES]
     table = Table(("file", "reason"), [(name, 1.0) for name in names], caption=names[0])
     report = Report(

@@ -61,16 +61,16 @@ def _hash(data: bytes) -> str:
 
 
 def run_forked(work: Callable[[], Any], *, kill_after: float | None = None) -> tuple[bool, Any]:
-    """(was it killed, what it said) of a child that does this work; killed by its own hand, wherever it is then."""
+    """(was it killed, its result) of a child that does this work; killed by its own hand, wherever it is then."""
     with tempfile.TemporaryDirectory() as path:
-        message = Path(path) / "said.json"
+        result_file = Path(path) / "result.json"
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 if kill_after is not None:
                     threading.Timer(kill_after, os.kill, (os.getpid(), signal.SIGKILL)).start()
-                message.write_text(json.dumps(work()))
+                result_file.write_text(json.dumps(work()))
                 code = 0
             finally:
                 os._exit(code)
@@ -78,7 +78,7 @@ def run_forked(work: Callable[[], Any], *, kill_after: float | None = None) -> t
         if os.WIFSIGNALED(status):
             return True, None
         assert status == 0, "a run that was not killed failed"
-        return False, json.loads(message.read_text())
+        return False, json.loads(result_file.read_text())
 
 
 def measure_seconds(work: Callable[[], object]) -> float:

@@ -141,7 +141,7 @@ def test_where_nothing_can_be_written_the_search_is_exact(
     assert answer["recall"] == 1 and "the index cannot be built" in answer["exact"]
 
 
-def test_two_that_make_it_at_once_both_have_it(tmp_path: Path) -> None:
+def test_threads_that_build_the_index_at_once_all_have_it(tmp_path: Path) -> None:
     embeddings, path = make_clusters(1200), tmp_path / "x.lance"
     write_items(path, embeddings)
     several = [open_items_on_disk(path) for _ in range(4)]
@@ -182,7 +182,7 @@ def test_what_came_later_is_found_and_what_went_is_not(
     assert answer() == expected
 
 
-def test_search_says_its_recall_for_what_it_was_measured_for(
+def test_recall_is_printed_only_for_searches_like_the_measured_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("bilrp.collection.items_table.MAX_RESIDENT_BYTES", 0)
@@ -191,8 +191,8 @@ def test_search_says_its_recall_for_what_it_was_measured_for(
     assert collection.open(path, tiny_encoder()).recall("cosine") >= approximate_index.MIN_RECALL
     dataset = tables.open_table(str(path), tables.ITEMS_TABLE)
     assert dataset is not None
-    message = json.loads(dataset.config()[approximate_index.CONFIG_KEY])
-    dataset.update_config({approximate_index.CONFIG_KEY: json.dumps(message | {"recall": 0.9725})})
+    measurement = json.loads(dataset.config()[approximate_index.CONFIG_KEY])
+    dataset.update_config({approximate_index.CONFIG_KEY: json.dumps(measurement | {"recall": 0.9725})})
     assert collection.open(path, tiny_encoder()).recall("cosine") == 0.9725
 
     def run_search(*more: str) -> str:

@@ -55,7 +55,7 @@ def test_items_in_the_order_of_their_folders(made, folder: Path) -> None:
     assert made.view(0).size == (48, 36)
 
 
-def test_a_kept_pair_is_the_pair_of_the_files_to_the_storage_error(made, folder: Path) -> None:
+def test_a_stored_pair_equals_that_of_the_files_to_the_storage_error(made, folder: Path) -> None:
     a, b = folder / "even" / "000.png", folder / "odd" / "001.png"
     exact, stored = bilrp.explain(tiny_encoder(), a, b, similarity="dot"), made.explain(a, b)
     assert stored.score == pytest.approx(exact.score, rel=1e-5)
@@ -159,7 +159,7 @@ def test_a_pair_reads_its_two_rows_and_opens_nothing(made, monkeypatch: pytest.M
     assert [len(rows) for rows in read] == [2]
 
 
-def test_a_kept_pair_is_multiplied_where_both_are_active(made) -> None:
+def test_a_stored_pair_is_multiplied_only_where_both_are_active(made) -> None:
     """Not on all coordinates: counted, and equal to the product of whole parts."""
     a, b = (made.decomposition(i) for i in (2, 9))
     active = int((a.parts.any(0) & b.parts.any(0)).sum())
@@ -221,7 +221,7 @@ def test_parts_are_computed_where_they_cannot_be_stored(
         collection.open(path, tiny_encoder()).make_parts([3])
 
 
-def test_a_query_that_is_taken_apart_once_serves_many_questions(made, folder: Path) -> None:
+def test_a_query_is_decomposed_once_for_many_searches(made, folder: Path) -> None:
     query = bilrp.decompose(tiny_encoder(), Image.new("RGB", (40, 40), "teal"))
     neighbours = made.nearest(query, k=3, part=[0, 5])
     second = made.nearest(Image.new("RGB", (40, 40), "teal"), k=3, part=[0, 5])
@@ -258,9 +258,9 @@ def test_a_part_is_not_compared_with_whole_photographs_taken_at_random() -> None
     known = replace(taken, origin={**taken.origin, "weights": "c938bfd98fc4df15"})  # VGG-16's at layer 31
     other = bilrp.decompose(torch.nn.Flatten(), torch.rand(1, 3, 128, 128) - 0.5, regions=64)
     other = replace(other, origin=known.origin)
-    message = "random pairs of everyday photographs"
-    assert message in bilrp.pair(known, other, similarity="cosine").summary()
-    assert message not in bilrp.pair(restrict_query(known, part=[0]), other, similarity="cosine").summary()
+    sentence = "random pairs of everyday photographs"
+    assert sentence in bilrp.pair(known, other, similarity="cosine").summary()
+    assert sentence not in bilrp.pair(restrict_query(known, part=[0]), other, similarity="cosine").summary()
 
 
 @pytest.mark.parametrize("is_record", [False, True])
@@ -290,7 +290,7 @@ def test_other_weights_are_refused_and_said(made, folder: Path) -> None:
     assert len(collection.open(made.path)) == 20
 
 
-def test_a_file_that_is_gone_costs_no_kept_parts(tmp_path: Path) -> None:
+def test_stored_parts_can_be_used_without_their_files(tmp_path: Path) -> None:
     source, path = write_pictures(tmp_path / "in", 3), tmp_path / "x.lance"
     collection.build(source, tiny_encoder(), path, parts=True)
     for gone in ("even/000.png", "even/002.png", "odd/001.png"):
@@ -308,7 +308,7 @@ def test_a_file_that_is_gone_costs_no_kept_parts(tmp_path: Path) -> None:
         collection.open(path, encoder=tiny_encoder(seed=1)).explain(0, Image.new("RGB", (40, 40), "teal"))
 
 
-def test_an_embedding_of_something_else_goes_on_in_autograd(made) -> None:
+def test_an_embedding_of_a_new_input_can_be_used_in_autograd(made) -> None:
     weights = torch.ones(made.width, requires_grad=True)
     embedding = made.embedding(Image.new("RGB", (40, 40), "teal"))
     (weights * embedding).sum().backward()
@@ -327,7 +327,7 @@ def test_packed_parts_keep_active_coordinates_in_half_precision() -> None:
 # ------------------------------------------------------------ adding, changing, breaking
 
 
-def test_adding_again_does_what_is_new_or_changed(tmp_path: Path) -> None:
+def test_indexing_again_adds_what_is_new_or_changed(tmp_path: Path) -> None:
     source, path = write_pictures(tmp_path / "in", 6), tmp_path / "x.lance"
     first, report = build_with_report(source, tiny_encoder(), path)
     assert (report.added, report.unchanged) == (6, 0)
@@ -354,7 +354,7 @@ def test_removed_items_are_gone_with_their_parts(tmp_path: Path) -> None:
     assert sorted(tables.read_columns(parts, ["id"])["id"]) == sorted(stored)
 
 
-def test_broken_files_are_listed_and_cost_nothing_else(tmp_path: Path) -> None:
+def test_broken_files_are_listed_and_all_others_indexed(tmp_path: Path) -> None:
     source = write_pictures(tmp_path / "in", 6)
     (source / "text.png").write_text("no picture")
     (source / "empty.jpg").touch()
@@ -448,12 +448,12 @@ def test_writers_that_create_a_table_at_once_lose_no_rows(tmp_path: Path) -> Non
 @pytest.mark.skipif(os.name == "nt", reason="permissions are another matter there")
 def test_a_file_without_permission_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_pictures(tmp_path / "in", 3)
-    reopened = Path.open
+    original_open = Path.open
 
     def refused(self: Path, *given: Any) -> object:
         if self.name == "001.png":
             raise PermissionError(13, "Permission denied")
-        return reopened(self, *given)
+        return original_open(self, *given)
 
     monkeypatch.setattr(Path, "open", refused)
     result, report = build_with_report(source, tiny_encoder(), tmp_path / "x.lance")
@@ -463,7 +463,7 @@ def test_a_file_without_permission_is_broken(tmp_path: Path, monkeypatch: pytest
     assert len(result) == 3 and not report.failed and not result.failed
 
 
-def test_a_collection_names_no_code_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collection_cannot_name_code_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it was made by may be anything; only who asks may say that it is run."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('ran').touch()\n")

@@ -26,8 +26,8 @@ def of_any_size(width: int = 16) -> np.ndarray:
 
 def compute_cosines(embeddings: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """As `bilrp.explain` scores each pair; it has no cosine for zero, and the least one can say of it is 0."""
-    cosine, requested = similarity.cosine(), torch.from_numpy(vector)
-    return np.array([cosine.score(requested, torch.from_numpy(e)) if e.any() else 0.0 for e in embeddings])
+    cosine, query = similarity.cosine(), torch.from_numpy(vector)
+    return np.array([cosine.score(query, torch.from_numpy(e)) if e.any() else 0.0 for e in embeddings])
 
 
 @pytest.mark.parametrize("most", [0, 2**30], ids=["from float16", "in memory"])
@@ -40,14 +40,14 @@ def test_neighbours_by_cosine_whatever_their_size(
     embeddings = of_any_size()
     result = write_items(tmp_path / "x.lance", embeddings)
     result.max_resident_bytes = most
-    for requested in (3, 44, 85, 126, 167, 208, len(embeddings) - 1):
+    for position in (3, 44, 85, 126, 167, 208, len(embeddings) - 1):
         truth = (
-            compute_cosines(embeddings, embeddings[requested])
-            if embeddings[requested].any()
+            compute_cosines(embeddings, embeddings[position])
+            if embeddings[position].any()
             else np.zeros(len(embeddings))
         )
         for k in (1, 12, len(embeddings), 10 * len(embeddings)):
-            positions, scores = result.top_k(embeddings[requested], k, "cosine")
+            positions, scores = result.top_k(embeddings[position], k, "cosine")
             count = min(k, len(embeddings))
             assert len(set(positions.tolist())) == count
             assert scores == pytest.approx(truth[positions], abs=2e-3)  # the smallest have three digits

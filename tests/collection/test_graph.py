@@ -219,7 +219,7 @@ def test_reasons_have_the_reliability_of_both_pages(tables_graph: Graph) -> None
     assert text.count("unreliable input") == sum(marked) and min(reliabilities) < 0.5 < max(reliabilities)
 
 
-def test_who_had_it_first_and_who_copied_from_whom(tables_graph: Graph) -> None:
+def test_the_earliest_page_and_the_likely_source_of_each_copy(tables_graph: Graph) -> None:
     assert {*tables_graph.sources("year").edges} == {(0, 1), (1, 2), (0, 3)}
     (spread,) = tables_graph.spread("year", place="town")
     assert [carrier.name for carrier in spread.carriers] == ["0", "1", "2", "3"]

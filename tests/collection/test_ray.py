@@ -40,8 +40,8 @@ def test_a_node_that_is_killed_costs_nothing(tmp_path: Path) -> None:
     if CLUSTER_READY not in out.splitlines():
         pytest.skip(f"no cluster of two nodes can be started here in {LONG} s: {out}")
     assert code == 0, "it hangs" if code is None else err[-2000:]
-    message = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
-    assert (message["items"], message["parts"], message["added"], message["same"], message["failed"]) == (
+    counts = json.loads(next(line for line in out.splitlines() if line.startswith("{")))
+    assert (counts["items"], counts["parts"], counts["added"], counts["same"], counts["failed"]) == (
         24,
         24,
         24,
@@ -49,7 +49,7 @@ def test_a_node_that_is_killed_costs_nothing(tmp_path: Path) -> None:
         1,
     )
     # The node was taken away after three; it may have had nothing in hand just then.
-    assert message["commits"] > 3
+    assert counts["commits"] > 3
     result, full = (
         collection.open(path, encoder=tiny_encoder()),
         collection.build(source, tiny_encoder(), tmp_path / "y.lance"),

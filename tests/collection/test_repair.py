@@ -117,7 +117,7 @@ def test_the_part_of_one_push_is_the_sum_of_its_regions() -> None:
     assert torch.allclose(embedding, d.embedding, rtol=0, atol=1e-12)
 
 
-def test_applying_is_what_the_similarity_scores() -> None:
+def test_applied_embeddings_have_the_repaired_similarity() -> None:
     net, (x, y) = network(), torch.rand(2, 1, 3, 24, 24, dtype=torch.float64)
     with torch.no_grad():
         rows = torch.cat([net(x), net(y)])

@@ -68,11 +68,11 @@ def test_rows_that_unpack_to_gigabytes_are_refused_first() -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[-400:]
-    message, packed, rose = json.loads(ran.stdout)
+    errors, packed, rose = json.loads(ran.stdout)
     assert packed < 3_000_000 and rose < MEGABYTES, f"{rose:.0f} MB"
     for kind, words in {
         "frame": "decompresses to more than",
         "thumbnail": "11300×11300",
         "view": "11300×11300",
     }.items():
-        assert words in message[kind] and "\n" not in message[kind], message
+        assert words in errors[kind] and "\n" not in errors[kind], errors

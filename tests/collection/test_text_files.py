@@ -87,7 +87,7 @@ def test_texts_that_are_cut_are_counted_in_one_line(
     assert not caplog.records, "what is known is not read again"
 
 
-def test_a_cluster_that_did_not_start_is_not_said_to_be_missing(
+def test_a_cluster_that_did_not_start_is_not_reported_as_missing(
     monkeypatch: pytest.MonkeyPatch, encoder: Encoder
 ) -> None:
     """Ray starts its processes by a fork, of which Lance warns, and may take too long."""

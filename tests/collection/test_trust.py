@@ -88,7 +88,7 @@ def test_options_are_known_and_typed(asked: Any) -> None:
         registry.load_stored("bigram", asked)
 
 
-def test_options_of_ones_own_are_taken(tmp_path: Path) -> None:
+def test_stored_options_keep_their_types(tmp_path: Path) -> None:
     """Size and resize of what was indexed come back, as typed as they went in."""
     assert registry.parse_stored_options({"size": [64, 48], "resize": "crop"}) == {
         "size": (64, 48),
@@ -131,9 +131,9 @@ def test_an_id_is_not_a_condition(tmp_path: Path) -> None:
 
 
 def broken(change: Callable[[dict[str, Any]], object]) -> bytes:
-    message = copy.deepcopy(SAID)
-    change(message)
-    return json.dumps(message).encode()
+    description = copy.deepcopy(SAID)
+    change(description)
+    return json.dumps(description).encode()
 
 
 DAMAGES: dict[str, bytes] = {
@@ -212,7 +212,7 @@ def test_a_forged_view_is_one_line(tmp_path: Path, view: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [[-1, 1], [1, WIDTH], [2, 1], [1, 1]])
-def test_parts_on_coordinates_that_cannot_be_are_refused(tmp_path: Path, columns: list[int]) -> None:
+def test_parts_on_impossible_coordinates_are_refused(tmp_path: Path, columns: list[int]) -> None:
     path = write_forged_collection(tmp_path / "x.lance", SAID, rows(), WIDTH)
     built = {"columns": np.array(columns, np.int32).tobytes(), "values": bytes(8), "error": 0.0, "frame": b""}
     table = [{"id": rows()[n]["id"]} | built for n in range(2)]
@@ -309,7 +309,7 @@ def test_another_encoder_is_refused_where_nothing_is_new(tmp_path: Path, kind: s
 # ------------------------------------------------------------ queries
 
 
-def test_a_text_that_no_file_could_be_called_is_a_query(tmp_path: Path) -> None:
+def test_a_text_that_cannot_be_a_file_name_is_a_query(tmp_path: Path) -> None:
     encoder = sentence(ARCHITECTURES[0].save(tmp_path / "bert", dtype=torch.float32))
     indexed = collection.build(["The cat sat.", "It rains."], encoder, tmp_path / "x.lance")
     assert len(indexed.nearest("The cat\0sat.", k=2)) == 2

@@ -105,7 +105,7 @@ def test_a_pair_is_kept_and_read_again(folder: Path, tmp_path: Path) -> None:
     assert second.b.view is not None and second.summary() == explanation.summary()
 
 
-def test_who_reads_what(folder: Path, tmp_path: Path, monkeypatch) -> None:
+def test_each_input_is_read_by_its_encoder(folder: Path, tmp_path: Path, monkeypatch) -> None:
     dual_encoder = clip(folder)
     photograph(0).save(tmp_path / "cat.png")
     (tmp_path / "note.txt").write_text("a cat")
@@ -170,7 +170,7 @@ def test_a_run_begins_inside_a_model() -> None:
 
 
 @pytest.mark.parametrize(("start", "said"), [("tabel", "use 'table'"), ("relu", "no module")])
-def test_a_start_that_is_not_there_is_said(start: str, said: str) -> None:
+def test_an_unknown_input_layer_raises_an_error(start: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         bilrp.decompose(bilrp.Encoder(Bag(), input_layer=start), torch.tensor([[3]]))
     with pytest.raises(InputError, match=r"not an nn\.Module"):

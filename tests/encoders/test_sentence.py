@@ -246,7 +246,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families_as_their_makers_publish_them(name: str, tmp_path: Path) -> None:
-    """Pooling, normalising and prompts are read from the files: the embedding of sentence-transformers, taken apart."""
+    """Pooling, normalising and prompts are read from the files: the embedding of sentence-transformers, step by step."""
     library = pytest.importorskip("sentence_transformers")
     family = FAMILIES[name]
     (architecture,) = (each for each in ARCHITECTURES if each.name == family.architecture)
@@ -273,7 +273,7 @@ def test_families_as_their_makers_publish_them(name: str, tmp_path: Path) -> Non
     assert not prompt or prompt in pushed.regions.names
 
 
-def test_a_prompt_is_one_mark_and_may_stay_out_of_the_pooling(tmp_path: Path) -> None:
+def test_a_prompt_is_one_region_and_may_stay_out_of_the_pooling(tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     pooling = {"pooling_mode_mean_tokens": True, "include_prompt": False, "word_embedding_dimension": 16}
     folder = sentence_transformers(
@@ -334,7 +334,7 @@ def test_a_text_may_be_a_file(bert: Path, tmp_path: Path) -> None:
         bilrp.decompose(load(bert), tmp_path / "none.txt")
 
 
-def test_words_that_the_tokenizer_does_not_know_are_said(
+def test_words_that_the_tokenizer_does_not_know_are_reported(
     bert: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     encoder = load(bert)

@@ -92,7 +92,7 @@ def test_weights_survive_writing_and_say_what_they_are(tmp_path):
     assert about == {"labels": 7}
 
 
-def test_missing_or_foreign_weights_are_one_line(tmp_path):
+def test_missing_or_wrong_weights_raise_one_line_errors(tmp_path):
     with pytest.raises(InputError, match="no bigram weights"):
         net.bigram(tmp_path / "none.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"nothing of the kind")

@@ -98,8 +98,8 @@ def test_without_biases_nothing_is_unattributed(tmp_path: Path) -> None:
 
 
 def test_dinov3_resizes_numbers_not_bytes(tmp_path: Path) -> None:
-    message = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": {"height": 16, "width": 24}}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(message))
+    config = {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": {"height": 16, "width": 24}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     pixels = torch.from_numpy(np.array(photograph(0))).permute(2, 0, 1).float()[None] / 255
     small = torch.nn.functional.interpolate(pixels, (16, 24), mode="bilinear", antialias=True)[0]
     mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
@@ -131,8 +131,8 @@ def test_pictures_are_prepared_as_transformers_does(processor: str, options: dic
 
 
 def test_the_view_says_where_the_input_is(vit: Path, tmp_path: Path) -> None:
-    message = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 25}, "crop_size": 20}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(message))
+    config = {"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 25}, "crop_size": 20}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(config))
     prepare = load_image_processor(tmp_path)
     item = prepare(photograph(0, (100, 50)))
     assert item.view is not None and item.view.box == (30.0, 4.0, 70.0, 44.0)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Coarse to fine: each moment is exact on its own partition, and the last is the whole answer."""
+"""Coarse to fine: each step is exact for its own partition, and the last has the finest regions."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def make_case(name: str):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_moment_is_the_sum_of_the_full_one_and_the_last_is_the_full_one(name: str) -> None:
+def test_every_step_sums_the_finest_parts_and_the_last_step_has_them(name: str) -> None:
     model, x, options = make_case(name)
     full = bilrp.decompose(model, x, **options)
-    moments = list(bilrp.refine(model, x, **options))
-    assert len(moments) > 1
-    for decomposition in moments:
+    steps = list(bilrp.refine(model, x, **options))
+    assert len(steps) > 1
+    for decomposition in steps:
         expected = full.coarsen(regions.labels(decomposition.regions.labels))
         torch.testing.assert_close(decomposition.parts, expected.parts, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(decomposition.embedding, full.embedding, rtol=0, atol=0)
-    counts = [decomposition.regions.count for decomposition in moments]
+    counts = [decomposition.regions.count for decomposition in steps]
     assert counts == sorted(set(counts)) and counts[0] <= refinement.INITIAL_GROUPS
-    last = moments[-1]
+    last = steps[-1]
     assert torch.equal(last.regions.labels, full.regions.labels) and last.regions.kind == full.regions.kind
     torch.testing.assert_close(last.parts, full.parts, rtol=1e-9, atol=1e-9)
     bilrp.pair(last, full, similarity="dot")

@@ -71,7 +71,7 @@ def test_several_threads_work_and_torch_keeps_its_threads(two_threads):
     assert later == [2]
 
 
-def test_an_error_ends_all_and_arrives(two_threads):
+def test_an_error_in_one_thread_ends_all_and_is_raised(two_threads):
     done = []
 
     def task(i):
@@ -84,7 +84,7 @@ def test_an_error_ends_all_and_arrives(two_threads):
     assert torch.get_num_threads() == 2
 
 
-def test_who_counts_operations_sees_all(two_threads):
+def test_operations_of_all_threads_are_counted(two_threads):
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:

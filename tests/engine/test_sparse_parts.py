@@ -287,7 +287,7 @@ def test_other_similarities_and_some_coordinates_get_matrices():
     torch.testing.assert_close(some, a.parts[:, among] @ b.parts[:, among].T, rtol=1e-12, atol=1e-12)
 
 
-def test_only_what_regions_hardly_reach_is_kept_so_and_projections_are_matrices():
+def test_only_layers_with_few_non_zero_parts_are_sparse_and_projections_are_dense():
     layers = decompose_layers(1)
     assert [isinstance(layers[n].stored_parts, SparseParts) for n in LAYERS] == [True, True, False]
     large = decompose_layers(1, regions=64)

@@ -78,7 +78,7 @@ def test_a_value_used_twice_ends_the_chain():
     )
 
 
-def test_decomposing_by_tiles_is_decomposing():
+def test_decompositions_by_tiles_equal_those_of_other_plans():
     class Corners(nn.Module):
         """One coordinate for each corner of a feature map."""
 

@@ -74,7 +74,9 @@ def test_half_precision_survives(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "most"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3), (torch.float32, 1e-7)]
 )
-def test_parts_in_less_space_say_what_it_cost(tmp_path: Path, dtype: torch.dtype, most: float) -> None:
+def test_parts_of_lower_precision_state_their_storage_error(
+    tmp_path: Path, dtype: torch.dtype, most: float
+) -> None:
     full = bilrp.decompose(vgg.model(), vgg.input(1), regions=regions.grid(2))
     back = Decomposition.load(full.save(tmp_path / "small.safetensors", dtype=dtype))
     assert back.parts.dtype == full.parts.dtype and not torch.equal(back.parts, full.parts)

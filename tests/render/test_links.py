@@ -94,7 +94,7 @@ def test_steps_one_by_one():
     assert algorithm.opacity(R, power=2).tolist() == [9, 1, 0.25, 0, 0.25, 1, 9]
 
 
-def test_nothing_and_nonsense():
+def test_empty_and_invalid_input():
     assert len(algorithm.compute_links(torch.zeros(3, 4))) == 0
     assert len(algorithm.compute_links(torch.zeros(0, 4))) == 0
     with pytest.raises(InputError, match="NaN"):

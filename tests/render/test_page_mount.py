@@ -103,7 +103,7 @@ def test_update_shows_another_explanation_with_the_same_look_and_destroy_leaves_
 
 
 @pytest.mark.browser
-def test_a_payload_of_another_version_is_refused_in_words(blank):
+def test_a_payload_of_another_version_is_refused_with_a_message(blank):
     payload = page.build_payload(make_explanation(words("a"), words("b"))) | {"version": 999}
     blank.evaluate(
         """async ([file, payload]) => {

@@ -234,7 +234,7 @@ def test_captions_count_what_is_drawn(visit):
     assert number and int(number[1].replace(",", "")) == count_arcs(tab) > 0
 
 
-def test_the_papers_parameters_wait_until_they_are_asked_for(visit):
+def test_the_papers_parameters_are_hidden_until_they_are_opened(visit):
     explanation = plant_match()
     tab = visit(explanation)
     assert not tab.locator("[name=l]").is_visible()

@@ -75,21 +75,21 @@ def test_words_go_with_the_object_they_name() -> None:
         words = scene.caption.split()
         assert len(words) == len(scene.object_of_word) and set(words) <= set(scenes.VOCABULARY)
         for number, item in enumerate(scene.named_objects):
-            message = [w for w, owner in zip(words, scene.object_of_word, strict=True) if owner == number]
-            assert message == [item.color, item.shape] and item in scene.objects
+            named = [w for w, owner in zip(words, scene.object_of_word, strict=True) if owner == number]
+            assert named == [item.color, item.shape] and item in scene.objects
         assert [o for o in scene.object_of_word if o is not None] == [0, 0, 1, 1, 2, 2]
 
 
 def test_relations_are_true() -> None:
     for seed in range(20):
         one, other = (scene := draw_scene(2, seed=seed)).named_objects
-        message, reversed_relation = (
+        relation, reversed_relation = (
             scene.caption.split()[3],
             scenes.reverse_relations(scene.caption).split()[3],
         )
         (y, x), (v, u) = one.center, other.center
         holds = {"left": x < u, "right": x > u, "above": y < v, "below": y > v}
-        assert holds[message] and not holds[reversed_relation]
+        assert holds[relation] and not holds[reversed_relation]
 
 
 def test_a_caption_is_not_wrong_where_it_is_true() -> None:
@@ -217,7 +217,7 @@ def test_losses_and_doubts_are_said() -> None:
     )
 
 
-def test_nonsense_is_one_line(untrained: caption_model.CaptionModel) -> None:
+def test_bad_settings_raise_one_line_errors(untrained: caption_model.CaptionModel) -> None:
     for wrong in ({"steps": 0}, {"scenes": 1}, {"retrieval": 1}, {"integration_steps": 0}, {"seed": -1}):
         with pytest.raises(InputError, match="give at least"):
             CaptionsSettings(**wrong)  # type: ignore[arg-type]
