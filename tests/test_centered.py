@@ -1,4 +1,4 @@
-"""Centered composites: what any two inputs share is told apart, exactly, and everything adds up to the score."""
+"""Centered composites: what any two inputs share is separated, exactly, and everything adds up to the score."""
 
 from __future__ import annotations
 

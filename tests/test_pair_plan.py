@@ -91,7 +91,7 @@ def test_parts_of_other_weights_are_refused(encoder: Any) -> None:
     assert pulled.b.parts.shape == (pulled.b.regions.count, 16)
 
 
-def test_where_it_does_not_apply_both_are_taken_apart(encoder: Any, runs: Any) -> None:
+def test_where_it_does_not_apply_both_are_decomposed(encoder: Any, runs: Any) -> None:
     bilrp.explain(encoder, SHORT, LONG, similarity="squared_distance")
     bilrp.explain(encoder, SHORT, LONG, project=5)
     bilrp.explain(encoder, SHORT, "A cat sat on the mat.")  # about as long

@@ -1,7 +1,7 @@
-"""Random attention nets: masks of every type, writes in place, each net in three spellings under several composites.
+"""Random attention nets: masks of every type, writes in place, each net written in three ways, under several composites.
 
 What decides is written here, without bilrp and without autograd: finite differences for true gradients, and a reference that
-carries a region through the net by hand for LRP-γ with detached softmax weights. Other composites must agree on spellings.
+carries a region through the net by hand for LRP-γ with detached softmax weights. Other composites must agree on all three.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bilrp.rules.composites import CompositeFunction
 from type_asserts import assert_not_none
 
 TRIALS = 40  # nets a round
-CLOSE, NEAR = 1e-9, 1e-6  # to the reference or another spelling; to finite differences
+CLOSE, NEAR = 1e-9, 1e-6  # to the reference or another form; to finite differences
 MASKS = (
     "none", "bool", "float64", "float32", "head", "causal", "hint", "padding", "float padding", "both",
 )  # fmt: skip
@@ -74,11 +74,11 @@ def _attention(draw: random.Random) -> Layer:
 
 
 class Net(nn.Module):
-    """The net in one of three spellings; weights and masks are the same in all of them."""
+    """The net written in one of three ways; weights and masks are the same in all of them."""
 
-    def __init__(self, spec: dict[str, Any], spelling: str) -> None:
+    def __init__(self, spec: dict[str, Any], form: str) -> None:
         super().__init__()
-        self.spec, self.spelling = spec, spelling
+        self.spec, self.form = spec, form
         self.generator = torch.Generator().manual_seed(spec["seed"])
         self.heads, self.tokens = spec["heads"], spec["tokens"]
         self.width = width = 2 * self.heads
@@ -156,7 +156,7 @@ class Net(nn.Module):
         if isinstance(block, nn.Linear):
             return F.relu(block(h)) if layer["gate"] == "relu" else F.gelu(block(h))
         assert isinstance(block, nn.MultiheadAttention)
-        if self.spelling == "module":
+        if self.form == "module":
             t = h if layer["first"] else h.transpose(0, 1)
             exact = {
                 k: m.double() if isinstance(m, Tensor) and m.dtype == torch.float32 else m
@@ -181,7 +181,7 @@ class Net(nn.Module):
         if layer["zero"]:
             k, v = (F.pad(t, (0, 0, 0, 1)) for t in (k, v))
         mask, more = merged(masks), int(layer["extra"]) + int(layer["zero"])
-        if self.spelling == "sdpa":
+        if self.form == "sdpa":
             hint = masks.get("is_causal", False) and not more
             if mask is not None and mask.dtype == torch.bool:
                 mask = F.pad(~mask, (0, more), value=True)  # there True keeps
@@ -358,7 +358,7 @@ def _check(spec: dict[str, Any]) -> tuple[Failure | bool, float]:
     one, two = (parts(name, composites_by_name[spec["composite"]]) for name in nets)
     off = _apart(one, two)
     return (
-        Failure("wrong", f"{spec['composite']}: two spellings {off:.1e} apart") if off > CLOSE else True
+        Failure("wrong", f"{spec['composite']}: two forms {off:.1e} apart") if off > CLOSE else True
     ), max(worst, off)
 
 

@@ -1,4 +1,4 @@
-"""Attention with masks of every type, and one attention in several spellings: the same parts under every composite."""
+"""Attention with masks of every type, and one attention written in several ways: the same parts under every composite."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_secant_that_misses_its_end_is_refused() -> None:
         rules.secant()(replace(step, reference=replace(at, result=at.result * 1.01)))
 
 
-# ---------------------------------------------------------------- one network, two spellings
+# ---------------------------------------------------------------- one network, written in two ways
 
 
 def by_hand(
@@ -185,7 +185,9 @@ MASKS: dict[str, tuple[dict[str, Any], Tensor | None]] = {
 }
 
 
-def spellings(masks: str, composite: CompositeFunction, need_weights: bool) -> tuple[Tensor, Tensor]:
+def parts_of_both_forms(
+    masks: str, composite: CompositeFunction, need_weights: bool
+) -> tuple[Tensor, Tensor]:
     """Parts of the module and of its written-out form."""
     net, (given, hide) = heads(), MASKS[masks]
     one = parts(lambda x: net(x, x, x, need_weights=need_weights, **given)[0], composite)
@@ -194,14 +196,14 @@ def spellings(masks: str, composite: CompositeFunction, need_weights: bool) -> t
 
 @EVERY_COMPOSITE
 def test_multi_head_attention_equals_its_written_out_form(composite: CompositeFunction) -> None:
-    one, two = spellings("both", composite, need_weights=False)
+    one, two = parts_of_both_forms("both", composite, need_weights=False)
     torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("masks", MASKS)
-def test_so_it_is_with_every_mask(masks: str, need_weights: bool) -> None:
-    one, two = spellings(masks, composites.attnlrp(0.25), need_weights)
+def test_every_mask_gives_the_parts_of_the_written_out_form(masks: str, need_weights: bool) -> None:
+    one, two = parts_of_both_forms(masks, composites.attnlrp(0.25), need_weights)
     torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
 
 

@@ -72,7 +72,7 @@ def test_a_simulated_device_refuses_what_a_real_one_does() -> None:
     "name",
     ["vgg", "residual", "inception", "selecting", "bert-sdpa", "vit-sdpa", "clip-sdpa"],
 )
-def test_a_device_gives_the_numbers_of_the_cpu_and_is_seldom_waited_for(name: str, mode: str) -> None:
+def test_a_device_gives_the_numbers_of_the_cpu_with_few_synchronizations(name: str, mode: str) -> None:
     case = NAMED[name]
     expected = parts(case.model(), case.input(), mode=mode)
     with Simulated() as device:

@@ -461,7 +461,7 @@ def test_dropout_that_does_nothing_is_fine() -> None:
         bilrp.decompose(nn.Sequential(nn.Linear(6, 6), model).double(), X)
 
 
-def test_functional_dropout_in_eval_mode_is_told_what_helps() -> None:
+def test_the_error_for_functional_dropout_in_eval_mode_says_what_to_do() -> None:
     class Careless(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return F.dropout(x, 0.5)
@@ -537,7 +537,7 @@ def test_random_models(name: str) -> None:
     assert "call model.eval() first; in eval mode, draw them once" in message  # a function has no mode
 
 
-def test_random_numbers_in_eval_mode_are_told_what_helps() -> None:
+def test_the_error_for_random_numbers_in_eval_mode_says_what_to_do() -> None:
     message = assert_rejected(InputError, "keep them as a buffer", Noise().eval())
     assert "eval()" not in message
 
@@ -719,7 +719,7 @@ def test_any_rule_respects_the_relu_behind_its_step(rule) -> None:
         torch.testing.assert_close(bilrp.decompose(model, X, composite=composite, mode=mode).parts, expected)
 
 
-def test_transforms_and_compiled_parts_inside_are_refused_in_our_words() -> None:
+def test_transforms_and_compiled_parts_inside_raise_our_own_errors() -> None:
     assert_rejected(TapeError, "torch.vmap", lambda x: torch.vmap(torch.relu)(linear(x)))
     assert_rejected(
         TapeError,

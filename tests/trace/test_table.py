@@ -353,7 +353,7 @@ def test_what_changes_nothing_is_dropped(row: Op) -> None:
 
 
 @by_name([row for row in STEPS if row.training_args and row.kind == "random"])
-def test_chance_is_refused(row: Op) -> None:
+def test_active_dropout_is_refused(row: Op) -> None:
     function = getattr(F, row.name, None) or getattr(torch, row.name)
     shaped = sequence if row.name == "dropout1d" else image
     with pytest.raises(InputError, match=f"'{row.name}' is active"):
@@ -413,8 +413,8 @@ def test_true_derivatives_push_as_they_pull(row: Op) -> None:
 
 
 @by_name([row for row in OPERATIONS.ops if row.kind == "like"])
-def test_blanks_are_constants(row: Op) -> None:
-    blanks = {
+def test_new_tensors_are_constants(row: Op) -> None:
+    factories = {
         "full_like": lambda x: torch.full_like(x, 2.0),
         "new_zeros": lambda x: x.new_zeros(24),
         "new_ones": lambda x: x.new_ones(24),
@@ -425,7 +425,7 @@ def test_blanks_are_constants(row: Op) -> None:
         "rand_like": lambda x: torch.rand_like(x),
         "randn_like": lambda x: torch.randn_like(x),
     }
-    make = blanks.get(row.name) or getattr(torch, row.name)
+    make = factories.get(row.name) or getattr(torch, row.name)
     if "rand" in row.name:
         with pytest.raises(BilrpError, match="random numbers"):
             record(lambda x: x + make(x), X)
@@ -496,7 +496,7 @@ def test_later_rows_count() -> None:
 
 
 @by_name([row for row in STEPS if row.is_like_op])
-def test_a_live_tensor_that_lends_its_shape_or_type_hands_on_nothing(row: Op) -> None:
+def test_a_live_tensor_read_only_for_its_shape_or_type_has_no_parts(row: Op) -> None:
     """constant.to(x) is a constant; x.to(x) is x, not x twice."""
     constant = torch.arange(4.0)[None]
     x = torch.randn(1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

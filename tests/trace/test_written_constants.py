@@ -41,7 +41,7 @@ def test_statistics_that_are_written_to_are_refused() -> None:
         record(lambda x: F.instance_norm(x, mean, var, use_input_stats=True), torch.rand(1, 3, 8, 8))
 
 
-def test_weights_of_inference_mode_are_refused_in_our_words() -> None:
+def test_weights_of_inference_mode_raise_our_own_error() -> None:
     with torch.inference_mode():
         weight = torch.randn(4, 5)
     with pytest.raises(TapeError, match="inference_mode"):
