@@ -5,7 +5,6 @@ Each is what was stored, or refused in one line. Modules that record that they w
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import random
@@ -62,7 +61,7 @@ def picture() -> np.ndarray:
 
 
 @cache
-def truth() -> tuple[dict[str, Any], torch.Tensor]:
+def truth() -> tuple[description.Description, torch.Tensor]:
     """What an honest collection says of itself, and the embedding of a picture."""
     item = read_item(encoder(), picture())
     with torch.no_grad():
@@ -135,7 +134,7 @@ def _count(row: Row, result: Failure | bool, description: str) -> None:
 
 def _hostile(kind: str, draw: random.Random) -> dict[str, Any] | bytes:
     """A description made worse."""
-    metadata = copy.deepcopy(truth()[0])
+    metadata = json.loads(json.dumps(truth()[0]))
     if kind == "bytes":
         return (
             mutate_bytes(json.dumps(metadata).encode(), draw).decode(errors="replace").encode()

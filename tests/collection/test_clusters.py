@@ -10,7 +10,7 @@ from collection_helpers import tiny_encoder
 from PIL import Image
 
 from bilrp import collection
-from bilrp.collection.clusters import Clusters, label_rows, measure_stability, sort_labels
+from bilrp.collection.clusters import Clusters, LabelOptions, label_rows, measure_stability, sort_labels
 from bilrp.collection.core import Collection
 from bilrp.errors import InputError
 
@@ -104,8 +104,8 @@ def test_noise_is_unstable_and_blobs_are_stable() -> None:
     blobs[:30, 0] += 9
     stabilities = []
     for rows in (noise, blobs):
-        options = {"k": 2, "method": "kmeans", "min_size": 5}
-        labels = sort_labels(label_rows(rows, k=2, method="kmeans", min_size=5, seed=0))
+        options = LabelOptions(k=2, method="kmeans", min_size=5)
+        labels = sort_labels(label_rows(rows, **options, seed=0))
         stabilities.append(measure_stability(rows, labels, options, 8, 0).mean())
     assert stabilities[1] == 1 and stabilities[0] < 0.9
 

@@ -6,6 +6,7 @@ import base64
 import json
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import networkx
 import numpy as np
@@ -320,7 +321,8 @@ def test_crops_are_cut_from_the_files_at_their_resolution(tmp_path: Path) -> Non
     graph = collection.build(tmp_path / "in", tiny_encoder(), tmp_path / "c.lance").graph(2)
     i, j, _ = graph.edges[0]
     left, top, right, bottom = graph.explain_edge(i, j).parts[0].places_a[0]
-    part = build_payload(graph)["edges"][0]["reason"]["parts"][0]
+    payload: Any = build_payload(graph)
+    part = payload["edges"][0]["reason"]["parts"][0]
     with Pillow.open(BytesIO(base64.b64decode(part["cropA"].split(",")[1]))) as crop:
         wide, high = 1.04 * (right - left) * 1000, 1.06 * (bottom - top) * 800
         scale = min(1.0, 560 / max(wide, high))

@@ -221,8 +221,7 @@ class CollectionSession:
         view, at = self.view(key), self.position(key)
         if not isinstance(view, Text):
             raise HTTPError(404, "this item is an image")
-        row = {} if at is None else self.collection.read_rows([at])[0]
-        metadata = {name: value for name, value in row.items() if name not in ("text", "group")}
+        metadata = {} if at is None else self.collection.read_rows([at])[0].metadata
         group = "" if at is None else self.item_groups[at]
         return {"id": key, "name": self.name(key), "group": group, "text": view.text, "metadata": metadata}
 

@@ -13,13 +13,16 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from bilrp.collection import tables
 from bilrp.collection.embedding_norms import normalize
 from bilrp.errors import InputError, wrap_errors
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
 
 INDEX_NAME_PREFIX = "nearest by "  # followed by the similarity
 CONFIG_KEY = "bilrp.nearest"  # key of the stored recall in the table's configuration
@@ -46,7 +49,7 @@ class ApproximateIndex:
     recall: float
     sample_size: int
     fingerprint: str
-    dataset: Any = field(repr=False)
+    dataset: LanceDataset = field(repr=False)
 
     def candidates(self, vector: np.ndarray, k: int) -> list[str]:
         """Return ids that may be among the k nearest; rows not yet in the index are compared one by one."""
@@ -81,7 +84,7 @@ def open_or_build(
     return index
 
 
-def _read_stored(dataset: Any) -> ApproximateIndex | None:
+def _read_stored(dataset: LanceDataset) -> ApproximateIndex | None:
     """Return the stored measurement; None if there is none or its values are invalid."""
     with suppress(KeyError, TypeError, ValueError, RecursionError):
         stored = json.loads(dataset.config()[CONFIG_KEY])
@@ -92,7 +95,7 @@ def _read_stored(dataset: Any) -> ApproximateIndex | None:
     return None
 
 
-def _index_ids(dataset: Any) -> dict[str, str]:
+def _index_ids(dataset: LanceDataset) -> dict[str, str]:
     """Map the name of the index, if there is one, to its unique id."""
     with wrap_errors(tables.DAMAGED_MESSAGE):
         return {
@@ -102,12 +105,12 @@ def _index_ids(dataset: Any) -> dict[str, str]:
         }
 
 
-def _fingerprint(dataset: Any) -> str:
+def _fingerprint(dataset: LanceDataset) -> str:
     """Identify the rows and the index that a measurement belongs to."""
     return " ".join([tables.fingerprint(dataset), *sorted(_index_ids(dataset).values())])
 
 
-def build_index(uri: str, similarity: str) -> Any:
+def build_index(uri: str, similarity: str) -> LanceDataset:
     """Build the index and return the reopened table; if another process builds one first, that one is used."""
     for attempts_left in reversed(range(MAX_BUILD_ATTEMPTS)):
         dataset = tables.import_lance().dataset(uri)
@@ -135,7 +138,9 @@ def build_index(uri: str, similarity: str) -> Any:
     return tables.import_lance().dataset(uri)
 
 
-def measure_recall(dataset: Any, similarity: str, true_neighbours: TrueNeighbours) -> ApproximateIndex:
+def measure_recall(
+    dataset: LanceDataset, similarity: str, true_neighbours: TrueNeighbours
+) -> ApproximateIndex:
     """Measure recall, doubling the number of probed partitions until it reaches `MIN_RECALL` or all are probed.
 
     Args:
@@ -155,7 +160,7 @@ def measure_recall(dataset: Any, similarity: str, true_neighbours: TrueNeighbour
     return ApproximateIndex(similarity, probes, recall, len(true_neighbours), _fingerprint(dataset), dataset)
 
 
-def _search(dataset: Any, vector: np.ndarray, count: int, similarity: str, probes: int) -> list[str]:
+def _search(dataset: LanceDataset, vector: np.ndarray, count: int, similarity: str, probes: int) -> list[str]:
     with wrap_errors(tables.DAMAGED_MESSAGE):
         rows = dataset.to_table(
             columns=["id", "_distance"],

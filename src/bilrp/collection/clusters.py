@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
 import torch
@@ -201,7 +201,7 @@ def cluster_collection(
     if similarity == "cosine":
         rows = normalize_rows(rows)
     least = max(MIN_CLUSTER_ITEMS, round(CLUSTER_FRACTION * len(rows))) if min_size is None else min_size
-    options = {"k": k, "method": method, "min_size": least}
+    options = LabelOptions(k=k, method=method, min_size=least)
     labels = sort_labels(label_rows(rows, **options, seed=seed))
     count = int(labels.max(initial=-1)) + 1
     if not count:
@@ -215,6 +215,14 @@ def cluster_collection(
         for n in range(count)
     )
     return Clusters(collection, labels, clusters, means, similarity)
+
+
+class LabelOptions(TypedDict):
+    """How rows are labelled; as for `Collection.clusters`."""
+
+    k: int | None
+    method: ClusterMethod
+    min_size: int
 
 
 def label_rows(
@@ -251,7 +259,7 @@ def sort_labels(labels: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
 def measure_stability(
     rows: Float[np.ndarray, "n h"],
     labels: Int[np.ndarray, " n"],
-    options: dict[str, Any],
+    options: LabelOptions,
     resamples: int,
     seed: int,
     *,

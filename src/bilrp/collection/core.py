@@ -18,12 +18,18 @@ from torch import Tensor
 
 from bilrp.collection import iiif, packed_parts, parts_table, tables, thumbnails
 from bilrp.collection.batch_encoder import BatchEncoder
-from bilrp.collection.description import check_encoder, check_origin, load_encoder, read_description
+from bilrp.collection.description import (
+    Description,
+    check_encoder,
+    check_origin,
+    load_encoder,
+    read_description,
+)
 from bilrp.collection.items_table import ItemsTable
-from bilrp.collection.neighbours import MeanContrast, Neighbour, Query, check_count
+from bilrp.collection.neighbours import ItemRow, MeanContrast, Neighbour, Query, check_count
 from bilrp.collection.originals import find_original, read_first_original
 from bilrp.collection.packed_parts import PackedParts
-from bilrp.collection.parts_table import PartsTable
+from bilrp.collection.parts_table import PartsRow, PartsTable
 from bilrp.collection.search import (
     compute_mean,
     contrast_means,
@@ -31,6 +37,7 @@ from bilrp.collection.search import (
     find_nearest_many,
     share_with_items,
 )
+from bilrp.collection.table_rows import Scalar
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder, read_item
 from bilrp.errors import BilrpError, InputError, MismatchError, wrap_errors
@@ -44,6 +51,8 @@ from bilrp.similarity import Similarity, resolve_similarity
 from bilrp.sparse_parts import SparseParts
 
 if TYPE_CHECKING:
+    from lance import LanceDataset
+
     from bilrp.collection.audit import Audit, Suspect
     from bilrp.collection.clusters import ClusterMethod, Clusters
     from bilrp.collection.graph import Graph, GraphBasis
@@ -85,8 +94,8 @@ class Collection:
     def __init__(
         self,
         path: str,
-        dataset: Any,
-        description: dict[str, Any],
+        dataset: LanceDataset,
+        description: Description,
         encoder: Encoder | str | None,
         weights: str | Path | None = None,
     ) -> None:
@@ -129,7 +138,7 @@ class Collection:
         return dict(self.description.get("columns") or {})
 
     @property
-    def metadata(self) -> list[dict[str, Any]]:
+    def metadata(self) -> list[dict[str, Scalar]]:
         """The metadata of every item, in order."""
         rows = self.items.columns(list(self.columns))
         return [dict(zip(self.columns, values, strict=True)) for values in rows]
@@ -250,7 +259,7 @@ class Collection:
                 bar.advance(len(batch))
         return failed
 
-    def make_part_rows(self, positions: Sequence[int]) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    def make_part_rows(self, positions: Sequence[int]) -> tuple[list[PartsRow], list[tuple[str, str]]]:
         """Compute rows of the parts table from the original files or texts; also return (source, error) of each failure."""
         rows, failed = [], []
         for position in positions:
@@ -315,7 +324,7 @@ class Collection:
         """The first item whose original can be read, if any."""
         return read_first_original(self.path, self.items, self.encoder)
 
-    def _check_encoder(self, item: Item, origin: Mapping[str, Any] | None = None) -> None:
+    def _check_encoder(self, item: Item, origin: Mapping[str, object] | None = None) -> None:
         """Raise `MismatchError` if the encoder is not the collection's; checked on one item only."""
         if not self._encoder_checked:
             check_encoder(self.path, self.description, self.encoder, item, origin)
@@ -374,12 +383,15 @@ class Collection:
         similarity = self.resolve_similarity(similarity)
         return find_nearest_many(self, queries, k, self._sparse_parts, similarity=similarity, where=where)
 
-    def read_rows(self, positions: Sequence[int]) -> list[dict[str, Any]]:
+    def read_rows(self, positions: Sequence[int]) -> list[ItemRow]:
         """Return text, group and metadata of some items."""
         if not positions:
             return []
         columns = self.items.take(positions, ["text", "group", *self.columns])
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return [
+            ItemRow(text, group, dict(zip(self.columns, values, strict=True)))
+            for text, group, *values in zip(*columns.values(), strict=True)
+        ]
 
     def resolve_similarity(self, similarity: str | None) -> str:
         """Return "dot" or "cosine", by which items are ranked; None is the similarity of the collection's encoder."""

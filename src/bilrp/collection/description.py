@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from bilrp.collection import tables
 from bilrp.encoder import Encoder, compute_origin, describe_regions, diff_origins
@@ -14,8 +14,23 @@ from bilrp.encoders import registry
 from bilrp.errors import InputError, MismatchError, wrap_errors
 from bilrp.inputs import Item
 
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
 MAX_DESCRIPTION_BYTES = 2**20
 MAX_TEXT_CHARACTERS = 2**16  # of one string in it
+
+
+class Description(TypedDict):
+    """What a collection says of itself; the keys of `origin` are those of `Decomposition.origin`."""
+
+    version: int
+    encoder: str
+    width: int
+    options: NotRequired[Mapping[str, object]]
+    origin: dict[str, str | None]
+    regions: NotRequired[str | None]
+    columns: NotRequired[dict[str, str] | None]
 
 
 def describe(
@@ -23,9 +38,9 @@ def describe(
     item: Item,
     *,
     width: int,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     columns: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Description:
     """Describe a new collection, from one run of its encoder.
 
     Args:
@@ -34,18 +49,20 @@ def describe(
         options: Options that load the encoder by its name (size, resize, weights; the path of weights is never followed).
         columns: {column: type} of the metadata.
     """
-    return {
+    description: Description = {
         "version": tables.FORMAT_VERSION,
         "encoder": encoder.name,
         "width": width,
         "options": dict(options),
         "origin": compute_origin(encoder, item),
         "regions": describe_regions(encoder, item),
-        **({"columns": dict(columns)} if columns else {}),
     }
+    if columns:
+        description["columns"] = dict(columns)
+    return description
 
 
-def read_description(path: str, dataset: Any) -> dict[str, Any]:
+def read_description(path: str, dataset: LanceDataset) -> Description:
     """Read and validate the description stored in an items table."""
     raw = (dataset.schema.metadata or {}).get(tables.METADATA_KEY)
     if raw is None or len(raw) > MAX_DESCRIPTION_BYTES:
@@ -75,11 +92,11 @@ def read_description(path: str, dataset: Any) -> dict[str, Any]:
         tables.check_columns(dataset, tables.items_schema(description["width"], description))
     except InputError as error:
         raise InputError(f"{path}: its description is damaged: {error}: {tables.REINDEX_HINT}") from None
-    return description
+    return cast(Description, description)
 
 
 def load_encoder(
-    path: str, description: Mapping[str, Any], encoder: Encoder | str | None, weights: str | Path | None
+    path: str, description: Description, encoder: Encoder | str | None, weights: str | Path | None
 ) -> Encoder:
     """Return the encoder of a collection: the one passed by the user, or the built-in one with the stored name.
 
@@ -108,10 +125,10 @@ def load_encoder(
 
 def check_encoder(
     path: str,
-    description: Mapping[str, Any],
+    description: Description,
     encoder: Encoder,
     item: Item,
-    origin: Mapping[str, Any] | None = None,
+    origin: Mapping[str, object] | None = None,
 ) -> None:
     """Raise `MismatchError` if the encoder has other weights, rules or regions than the collection's.
 
@@ -129,7 +146,7 @@ def check_encoder(
         )
 
 
-def check_origin(path: str, description: Mapping[str, Any], origin: Mapping[str, Any]) -> None:
+def check_origin(path: str, description: Description, origin: Mapping[str, object]) -> None:
     """Raise `MismatchError` if an origin differs from the collection's, naming the difference.
 
     Args:

@@ -13,10 +13,13 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bilrp.errors import InputError, describe_error
 from bilrp.io import files
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
 
 FILENAME = "sha256sums"
 MAX_CHECKSUM_FILE_BYTES = 256_000_000  # two million lines
@@ -25,7 +28,7 @@ LINE_PATTERN = re.compile(r"([0-9a-f]{64})  ([a-z]+\.lance/[^\n]+)")
 MAX_VERSION = 2**64 - 1  # Lance names versions counting down from here, so that the latest sorts first
 
 
-def list_files(name: str, dataset: Any) -> dict[str, int | None]:
+def list_files(name: str, dataset: LanceDataset) -> dict[str, int | None]:
     """Return the files of the table `name` at this version, with their sizes where the table stores them."""
     sizes: dict[str, int | None] = {}
     for fragment in dataset.get_fragments():

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from bilrp.collection import tables
 from bilrp.collection.embedding_norms import FLOAT32_TINY, is_float32_safe, normalize, row_norms, vector_norm
 from bilrp.errors import InputError
 from bilrp.io.files import atomic_write, open_regular
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
 
 MAX_EXPONENT = 15  # rows are scaled below 2**15: the largest float16 is 65504
 CHUNK_BYTES = 4 * 2**20  # float32 bytes processed at once, to stay in the CPU cache
@@ -92,7 +95,9 @@ def round_to_float16(block: Float[np.ndarray, "some h"]) -> tuple[np.ndarray, np
     return rounded.numpy(), np.stack([scale, error, row_norms(block)]).astype(np.float32)
 
 
-def open_or_build(dataset: Any, width: int, count: int, blocks: Iterable[np.ndarray]) -> Float16Index | None:
+def open_or_build(
+    dataset: LanceDataset, width: int, count: int, blocks: Iterable[np.ndarray]
+) -> Float16Index | None:
     """Open the float16 copy of an items table, or write it; None if it cannot be written.
 
     The file name identifies the files of the table, so two processes that write it at once write the same content.

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -142,7 +142,7 @@ class Graph:
         """
         return spread.find_sources(self, time)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the network JSON-ready: nodes with metadata, edges with score, and the reasons computed so far."""
         nodes = [{"position": n, **data} for n, data in self.network.nodes(data=True)]
         edges = []

@@ -6,13 +6,15 @@ import json
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bilrp.collection.graph_payload import build_payload
 from bilrp.errors import InputError, import_optional, to_printable
 from bilrp.io import files
 
 if TYPE_CHECKING:
+    import networkx
+
     from bilrp.collection.graph import Graph
 
 SUFFIXES = (".html", ".json", ".graphml", ".gexf")
@@ -46,7 +48,7 @@ def write_graph(graph: Graph, path: Path, *, time: str | None = None, place: str
     return graph_page.write(build_payload(graph, time=time, place=place), path)
 
 
-def _flatten(graph: Graph) -> Any:
+def _flatten(graph: Graph) -> networkx.Graph:
     """Return a copy of the network with texts and numbers only, each edge with its reason as a text if it is known."""
     flat = graph.network.copy()
     for _, data in flat.nodes(data=True):

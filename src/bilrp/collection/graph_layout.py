@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +18,13 @@ MAX_SPRING_NODES = 400
 NODE_SPACING = 10.0
 
 
-def lay_out(network: networkx.Graph) -> dict[Any, tuple[float, float]]:
+def lay_out(network: networkx.Graph) -> dict[int, tuple[float, float]]:
     """Return the place of each node; connected parts do not overlap, the largest comes first."""
     module = import_optional("networkx", "collection", "graphs of collections")
     parts = sorted(module.connected_components(network), key=lambda part: (-len(part), min(part)))
     sides = [NODE_SPACING * (1.5 * math.sqrt(len(part)) + 1.0) for part in parts]
     width = max(max(sides, default=0.0), 1.6 * math.sqrt(sum(side**2 for side in sides)))
-    places: dict[Any, tuple[float, float]] = {}
+    places: dict[int, tuple[float, float]] = {}
     left, top, shelf = 0.0, 0.0, 0.0
     for part, side in zip(parts, sides, strict=True):
         if left + side > width:
@@ -35,7 +36,7 @@ def lay_out(network: networkx.Graph) -> dict[Any, tuple[float, float]]:
     return places
 
 
-def _lay_out_part(module: Any, part: networkx.Graph) -> dict[Any, np.ndarray]:
+def _lay_out_part(module: ModuleType, part: networkx.Graph) -> dict[int, np.ndarray]:
     """Return places in the unit square."""
     if len(part) <= 2:
         return {node: np.array([0.2 + 0.6 * n, 0.5]) for n, node in enumerate(sorted(part))}

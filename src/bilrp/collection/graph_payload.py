@@ -46,7 +46,7 @@ THUMBNAIL_SIDES = (
 )  # (items up to, longest side in pixels): the page stays small
 
 
-def build_payload(graph: Graph, *, time: str | None = None, place: str | None = None) -> dict[str, Any]:
+def build_payload(graph: Graph, *, time: str | None = None, place: str | None = None) -> dict[str, object]:
     """Return what the page shows: joined items with their places on it, edges with reasons, shared parts.
 
     Args:
@@ -80,7 +80,9 @@ def build_payload(graph: Graph, *, time: str | None = None, place: str | None = 
     }
 
 
-def _list_nodes(graph: Graph, joined: list[int], time: str | None, place: str | None) -> list[dict[str, Any]]:
+def _list_nodes(
+    graph: Graph, joined: list[int], time: str | None, place: str | None
+) -> list[dict[str, object]]:
     places = lay_out(graph.network.subgraph(joined))
     side = next((side for most, side in THUMBNAIL_SIDES if len(joined) <= most), 0)
     nodes = []
@@ -99,7 +101,7 @@ def _list_nodes(graph: Graph, joined: list[int], time: str | None, place: str | 
     return nodes
 
 
-def _show_item(collection: Collection, position: int, side: int) -> dict[str, Any]:
+def _show_item(collection: Collection, position: int, side: int) -> dict[str, object]:
     """Return the thumbnail or text of an item."""
     view = collection.view(position)
     if isinstance(view, Text):
@@ -121,7 +123,7 @@ def encode_jpeg(image: Pillow.Image, side: int) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
 
 
-def _list_edges(graph: Graph, number: dict[int, int]) -> list[dict[str, Any]]:
+def _list_edges(graph: Graph, number: dict[int, int]) -> list[dict[str, object]]:
     edges, explained = [], []
     for n, (i, j, score) in enumerate(graph.edges):
         edge: dict[str, Any] = {"a": number[i], "b": number[j], "score": round(score, 4)}
@@ -252,7 +254,7 @@ def _open_picture(collection: Collection, item: int) -> Pillow.Image | None:
 
 def _list_parts(
     graph: Graph, spreads: list[Spread], number: dict[int, int], time: str | None
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """Return the shared parts, with their carriers in order of time if there is one."""
     if time is None:
         if graph.by == "embedding":
@@ -280,6 +282,6 @@ def _list_parts(
     ]
 
 
-def _list_sources(graph: Graph, time: str, number: dict[int, int]) -> list[dict[str, Any]]:
+def _list_sources(graph: Graph, time: str, number: dict[int, int]) -> list[dict[str, object]]:
     edges = graph.sources(time).edges(data=True)
     return [{"source": number[a], "copy": number[b], "certain": data["certain"]} for a, b, data in edges]

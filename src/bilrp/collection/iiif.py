@@ -283,7 +283,7 @@ def _read_metadata(values: Mapping[str, Any]) -> dict[str, str]:
     return read
 
 
-def find_canvas(metadata: Mapping[str, Any]) -> Canvas | None:
+def find_canvas(metadata: Mapping[str, object]) -> Canvas | None:
     """Return the canvas of an item by its metadata; None for an item that comes from no manifest."""
     text = metadata.get(CANVAS_COLUMN)
     if not isinstance(text, str):

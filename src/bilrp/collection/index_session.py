@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bilrp.collection import tables
 from bilrp.collection.batch_encoder import BatchEncoder
-from bilrp.collection.description import check_encoder, check_origin, describe, read_description
+from bilrp.collection.description import Description, check_encoder, check_origin, describe, read_description
 from bilrp.collection.ingest import Batch, Outcome, ReadResult, embed, label_columns, read_source_item
 from bilrp.collection.records import convert_metadata, infer_columns
 from bilrp.collection.sources import RECORD_STAMP, SourceItem
+from bilrp.collection.tables import Row
 from bilrp.encoder import Encoder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass
@@ -40,8 +44,8 @@ class IndexSession:
     """A collection during indexing. Paths are encoded paths, see `sources.encode_path`."""
 
     path: str
-    encoder_options: Mapping[str, Any]
-    description: dict[str, Any] | None = None
+    encoder_options: Mapping[str, object]
+    description: Description | None = None
     ids: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)  # path → id
     stamps: dict[str, tuple[str, str]] = field(default_factory=dict)  # path → (stamp, id)
@@ -53,10 +57,10 @@ class IndexSession:
     columns: Mapping[str, str] = field(default_factory=dict)  # of metadata, for a new collection
     report: IndexReport = field(default_factory=IndexReport)
     described: bool = False
-    _pending_failures: list[dict[str, Any]] = field(default_factory=list)  # until the width is known
+    _pending_failures: list[Row] = field(default_factory=list)  # until the width is known
 
     @staticmethod
-    def open(path: str, encoder_options: Mapping[str, Any]) -> IndexSession:
+    def open(path: str, encoder_options: Mapping[str, object]) -> IndexSession:
         """Read the state of a collection; it is empty if there is none at `path`."""
         dataset = tables.open_table(path, tables.ITEMS_TABLE)
         if dataset is None:
@@ -148,7 +152,7 @@ class IndexSession:
         return self.ids - self.changed_ids
 
     @property
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema:
         assert self.description is not None
         return tables.items_schema(self.description["width"], self.description)
 

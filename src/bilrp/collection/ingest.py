@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from bilrp.collection import thumbnails
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.sources import SourceItem
+from bilrp.collection.tables import Row
 from bilrp.encoder import Encoder, read_item
 from bilrp.errors import BilrpError, describe_error, to_printable
 from bilrp.inputs import Item
@@ -71,7 +71,7 @@ class Batch:
     """Outcomes of some inputs, in order, and the rows to store: of new items and of failures."""
 
     outcomes: tuple[Outcome, ...]
-    rows: tuple[dict[str, Any], ...]
+    rows: tuple[Row, ...]
 
     @property
     def ids(self) -> set[str]:
@@ -127,8 +127,8 @@ def _embedding_error(embedding: Tensor | str | None, width: int | None) -> str |
     return embedding if isinstance(embedding, str) else None
 
 
-def _to_row(result: ReadResult, key: str, embedding: np.ndarray | None, failed: str | None) -> dict[str, Any]:
-    row = {"id": key, "stamp": result.stamp, "failed": failed, "embedding": embedding}
+def _to_row(result: ReadResult, key: str, embedding: np.ndarray | None, failed: str | None) -> Row:
+    row: dict[str, object] = {"id": key, "stamp": result.stamp, "failed": failed, "embedding": embedding}
     row |= result.source_item.metadata
     view = None if result.item is None else result.item.view
     return row | label_columns(result.source_item) | thumbnails.to_row(view)

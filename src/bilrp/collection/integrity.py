@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bilrp.collection import file_checksums, tables
 from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    from lance import LanceDataset, LanceFragment
 
 MAX_NAMED_ITEMS = 5  # items listed per damaged file
 # How to repair a table whose version file is damaged, so that the list of its files is unknown.
@@ -101,7 +104,7 @@ def _check_table(path: str, name: str, checksums: dict[str, str]) -> Iterator[Da
         yield Damage(file, "it has no checksum (a run was killed): bilrp index writes it", name)
 
 
-def _fragments_by_file(name: str, dataset: Any) -> dict[str, Any]:
+def _fragments_by_file(name: str, dataset: LanceDataset) -> dict[str, LanceFragment]:
     """Map each file to its fragment."""
     fragments = {}
     for fragment in dataset.get_fragments():
@@ -112,7 +115,7 @@ def _fragments_by_file(name: str, dataset: Any) -> dict[str, Any]:
     return fragments
 
 
-def _describe_damage(name: str, file: str, problem: str, fragment: Any) -> Damage:
+def _describe_damage(name: str, file: str, problem: str, fragment: LanceFragment | None) -> Damage:
     if fragment is None:
         return Damage(file, f"{problem}: {REPAIR_HINTS[name]}", name)
     column = "name" if name == tables.ITEMS_TABLE else "id"

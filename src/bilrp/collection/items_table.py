@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
@@ -19,6 +19,9 @@ from bilrp.collection.embedding_norms import cosine_similarities, row_norms
 from bilrp.collection.float16_index import Float16Index
 from bilrp.collection.sources import encode_path
 from bilrp.errors import InputError
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
 
 MAX_RESIDENT_BYTES = 512 * 2**20  # larger embeddings are read in blocks instead of kept in memory
 # Of the items: reading more rows by number takes longer than reading all in order.
@@ -33,7 +36,7 @@ class ItemsTable:
     A position numbers the rows with an embedding; of rows with the same id (two processes may write it at once), the first.
     """
 
-    def __init__(self, dataset: Any, width: int) -> None:
+    def __init__(self, dataset: LanceDataset, width: int) -> None:
         self.dataset, self.width, self.max_resident_bytes = dataset, width, MAX_RESIDENT_BYTES
         self._index: ApproximateIndex | None = None
         self._index_lock = threading.Lock()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from bilrp.collection.table_rows import Scalar
 from bilrp.decomposition import Decomposition
 from bilrp.encoder import InputLike
 from bilrp.errors import InputError
@@ -22,6 +23,14 @@ Query: TypeAlias = int | InputLike | Decomposition
 """A position, an id, a path, anything the encoder reads, or a decomposition of it."""
 
 
+class ItemRow(NamedTuple):
+    """What is stored of an item besides its name: its text, None for an image, its group, and the other columns."""
+
+    text: str | None
+    group: str
+    metadata: dict[str, Scalar]
+
+
 @dataclass(frozen=True, eq=False)
 class Neighbour:
     """An item near a query, with its score; `share`, `text` and `metadata` are read on first access."""
@@ -31,22 +40,22 @@ class Neighbour:
     score: float
     position: int
     _share: Callable[[], Tensor] = field(repr=False)
-    _row: Callable[[], Mapping[str, Any]] = field(repr=False)
+    _row: Callable[[], ItemRow] = field(repr=False)
 
     @property
     def text(self) -> str | None:
         """The whole text; None for an image."""
-        return self._row()["text"]
+        return self._row().text
 
     @property
     def group(self) -> str:
         """The group of the item: its folder, or its value in the column of groups; '' without one."""
-        return self._row()["group"]
+        return self._row().group
 
     @property
-    def metadata(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Scalar]:
         """The other columns of the item's record."""
-        return {name: value for name, value in self._row().items() if name not in ("text", "group")}
+        return dict(self._row().metadata)
 
     @cached_property
     def share(self) -> Float[Tensor, " regions"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -12,7 +12,10 @@ from torch import Tensor
 from bilrp.errors import InputError
 from bilrp.sparse_parts import SparseParts
 
-Buffer: TypeAlias = Any  # supports the buffer protocol: bytes or an Arrow buffer
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Buffer: TypeAlias = "bytes | pa.Buffer"  # supports the buffer protocol
 
 
 @dataclass(frozen=True, eq=False)

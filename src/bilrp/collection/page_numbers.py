@@ -7,7 +7,7 @@ twenty.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -91,7 +91,7 @@ def _measure_confidence(encoder: Encoder, x: Tensor, regions: Regions) -> np.nda
     return (sums / torch.bincount(labels, minlength=regions.count)).numpy()
 
 
-def _to_row(key: str, page: PageNumbers) -> dict[str, Any]:
+def _to_row(key: str, page: PageNumbers) -> tables.Row:
     return {
         "id": key,
         "numbers": " ".join(name or NO_NUMBER for name in page.numbers),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from safetensors.torch import load as from_safetensors
@@ -17,6 +17,10 @@ from bilrp.collection.packed_parts import PackedParts
 from bilrp.decomposition import Decomposition, deserialize_decomposition, serialize_decomposition
 from bilrp.errors import InputError, wrap_errors
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lance import LanceDataset
+
 PACKED_COLUMNS = ("columns", "values", "error")
 MAX_UNSAVED_ROWS = 256  # rows kept in memory if the collection is read-only
 TEXT_PREFIX = "word "  # prefix of the names of tensors that contain text
@@ -24,12 +28,28 @@ MAX_FRAME_BYTES = 128_000_000  # decompressed: the labels of an input of 32 mill
 FRAME_TENSORS = ("labels", "boxes", "reference")  # tensors of a frame; the view is in the items table
 
 
+class PartsRow(TypedDict):
+    """A row of the table: the parts as `packed_parts.to_bytes` writes them, their rounding error, and the remainder."""
+
+    id: str
+    columns: bytes
+    values: bytes
+    error: float
+    frame: bytes
+
+
 @dataclass(frozen=True)
 class _TableVersion:
     """The table at one version, and the row number of each id."""
 
-    dataset: Any
+    dataset: LanceDataset | None
     rows: dict[str, int]
+
+    def take(self, keys: Sequence[str], names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """Return columns of the rows of these ids."""
+        numbers = [self.rows[key] for key in keys]
+        assert self.dataset is not None
+        return tables.take_rows(self.dataset, numbers, names)
 
 
 class PartsTable:
@@ -39,7 +59,7 @@ class PartsTable:
         self.path, self.width = path, width
         self._current = _TableVersion(None, {})
         self._verified_files: set[str] = set()  # files whose checksums were verified
-        self._unsaved_rows: dict[str, dict[str, Any]] = {}  # rows that could not be written
+        self._unsaved_rows: dict[str, PartsRow] = {}  # rows that could not be written
 
     def _refresh(self, keys: Sequence[str] = ()) -> _TableVersion:
         """Return the table, opened again if any of these ids is unknown."""
@@ -62,12 +82,12 @@ class PartsTable:
         table = self._refresh(keys)
         stored = [key for key in dict.fromkeys(keys) if key in table.rows]
         parts = {
-            key: self._from_bytes(*(row[name] for name in PACKED_COLUMNS))
+            key: self._from_bytes(row["columns"], row["values"], row["error"])
             for key, row in self._unsaved_rows.items()
             if key in keys
         }
         if stored:
-            rows = tables.take_rows(table.dataset, [table.rows[key] for key in stored], PACKED_COLUMNS)
+            rows = table.take(stored, PACKED_COLUMNS)
             with wrap_errors(f"parts in {self.path} are damaged: {tables.REINDEX_HINT}"):
                 for key, columns, values, error in zip(stored, *rows.values(), strict=True):
                     parts[key] = self._from_bytes(columns.as_buffer(), values.as_buffer(), error.as_py())
@@ -82,15 +102,14 @@ class PartsTable:
         """Return the compressed remainder of a decomposition, without parts and embedding."""
         if key in self._unsaved_rows:
             return self._unsaved_rows[key]["frame"]
-        table = self._refresh([key])
-        return tables.take_rows(table.dataset, [table.rows[key]], ["frame"])["frame"][0].as_py()
+        return self._refresh([key]).take([key], ["frame"])["frame"][0].as_py()
 
-    def add(self, rows: Sequence[dict[str, Any]]) -> None:
+    def add(self, rows: Sequence[PartsRow]) -> None:
         """Store rows in one commit."""
         if rows:
             tables.append_rows(self.path, tables.PARTS_TABLE, rows, tables.parts_schema())
 
-    def add_or_cache(self, rows: Sequence[dict[str, Any]]) -> None:
+    def add_or_cache(self, rows: Sequence[PartsRow]) -> None:
         """Store rows, or keep them in memory if the collection is read-only."""
         try:
             self.add(rows)
@@ -99,7 +118,7 @@ class PartsTable:
             self._unsaved_rows = dict(list(unsaved.items())[-MAX_UNSAVED_ROWS:])
 
 
-def to_row(key: str, decomposition: Decomposition) -> dict[str, Any]:
+def to_row(key: str, decomposition: Decomposition) -> PartsRow:
     """Convert a decomposition to a row of the table."""
     packed = packed_parts.pack(decomposition.parts)
     tensors, metadata = serialize_decomposition(replace(decomposition, view=None))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.ingest import read_source_item
@@ -68,9 +69,9 @@ def convert_metadata(
     return row
 
 
-def attach_embeddings(source_items: Sequence[SourceItem], embeddings: Any) -> list[SourceItem]:
+def attach_embeddings(source_items: Sequence[SourceItem], embeddings: ArrayLike | Tensor) -> list[SourceItem]:
     """Return the inputs with the rows of a matrix [n, h] as their embeddings."""
-    matrix = embeddings.detach().cpu().numpy() if hasattr(embeddings, "detach") else np.asarray(embeddings)
+    matrix = embeddings.detach().cpu().numpy() if isinstance(embeddings, Tensor) else np.asarray(embeddings)
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiu" or len(matrix) != len(source_items):
         raise InputError(
             f"embeddings must be numbers [{len(source_items)}, h], one row for each record, got {matrix.dtype} "

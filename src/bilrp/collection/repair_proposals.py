@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bilrp.collection.repair_selection import RefusedRepairError
 from bilrp.errors import InputError
@@ -49,7 +49,7 @@ class RepairProposal:
         )
         return "; misses: ".join([text, ", ".join(self.report.missed)]) if self.report.missed else text
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the proposal, JSON-ready."""
         report = None if self.report is None else self.report.to_dict() | {"missed": self.report.missed}
         return {

@@ -91,7 +91,7 @@ class RepairReport:
         ceiling = max((each.restored for each in self.candidates if each.method == "filling"), default=0.0)
         return list_missed(self.after, self.before, self.clean_attraction, ceiling)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return the report, JSON-ready."""
         return asdict(self)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, Self
+from typing import ClassVar, Protocol, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ MIN_MOVING_CARRIERS = 3  # inputs that show a part wherever it is: fewer say not
 # Smallest side of a part that is searched for at any position: smaller ones match by chance.
 MIN_REFERENCE_PIXELS = 8
 MAX_DISTANCE_ENTRIES = 4_000_000  # of a table of distances at once
+
+PartValues: TypeAlias = dict[str, str | float]
+"""What a part stores in JSON besides its tensors."""
 
 
 class ShortcutPart(Protocol):
@@ -80,7 +83,7 @@ class ShortcutPart(Protocol):
         """Return the part in words."""
         ...
 
-    def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def serialize(self) -> tuple[dict[str, Tensor], PartValues]:
         """Return the part as tensors and values for JSON."""
         ...
 
@@ -140,7 +143,7 @@ class ImagePart:
     def describe(self) -> str:
         return f"a part of {format_percent(float(self.mask.float().mean()))} of the picture"
 
-    def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def serialize(self) -> tuple[dict[str, Tensor], PartValues]:
         return _serialize_pixels(self)
 
     def _pixels(self, item: Item) -> Float[Tensor, "channels height width"]:
@@ -235,7 +238,7 @@ class MovingPart:
         rows, columns = self.mask.shape
         return f"a part of {columns}×{rows} pixels, in different places"
 
-    def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def serialize(self) -> tuple[dict[str, Tensor], PartValues]:
         return _serialize_pixels(self)
 
 
@@ -293,11 +296,11 @@ class TextPart:
     def describe(self) -> str:
         return f"the words {self.words!r}"
 
-    def serialize(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def serialize(self) -> tuple[dict[str, Tensor], PartValues]:
         return {}, {"words": self.words, "at_start": self.at_start}
 
 
-def deserialize_part(kind: str, tensors: dict[str, Tensor], values: dict[str, Any]) -> ShortcutPart:
+def deserialize_part(kind: str, tensors: dict[str, Tensor], values: PartValues) -> ShortcutPart:
     """Rebuild a part from what `serialize` returned.
 
     Args:
@@ -312,7 +315,7 @@ def deserialize_part(kind: str, tensors: dict[str, Tensor], values: dict[str, An
     return kinds[kind](mask, template, float(values["tolerance"]), bool(values.get("blank", False)))
 
 
-def _serialize_pixels(part: ImagePart | MovingPart) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _serialize_pixels(part: ImagePart | MovingPart) -> tuple[dict[str, Tensor], PartValues]:
     tensors = {"mask": part.mask.to(torch.uint8), "template": part.template}
     return tensors, {"tolerance": part.tolerance, "blank": part.blank}
 

@@ -15,12 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from bilrp.collection.table_rows import clean_name, iter_rows, parse_cells, read_id, to_scalar
+from bilrp.collection.table_rows import Scalar, clean_name, iter_rows, parse_cells, read_id, to_scalar
 from bilrp.encoder import Encoder, InputLike
 from bilrp.encoders.image_files import SUFFIXES, check_image_file
 from bilrp.encoders.text.reader import TextReader
@@ -47,7 +46,7 @@ class SourceItem:
     group: str
     source: str
     key: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    metadata: Mapping[str, Scalar] = field(default_factory=dict, compare=False)
     embedding: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -205,7 +204,7 @@ def _shorten(text: str) -> str:
 
 
 def make_source_item(
-    record: Mapping[str, Any],
+    record: Mapping[str, object],
     number: int,
     *,
     column: str | None = None,
@@ -233,7 +232,7 @@ def make_source_item(
             f"{FILE_COLUMNS[0]!r}; its columns are {', '.join(map(str, record))}"
         )
     used = {text_column or file_column, "id", "name", "group", "embedding"}
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Scalar] = {}
     for name, value in record.items():
         if name not in used:
             cleaned = clean_name(str(name))
@@ -241,7 +240,7 @@ def make_source_item(
                 raise InputError(f"two columns are stored as {cleaned}, one is {str(name)!r}: rename it")
             metadata[cleaned] = to_scalar(value)
     if text_column is not None:
-        content: Any = str(record[text_column])
+        content = str(record[text_column])
         shown = _shorten(content)
     else:
         content = Path(folder or "", str(record[file_column or ""]))
@@ -315,7 +314,7 @@ def _walk(folder: Path, suffixes: Iterable[str]) -> Iterator[Path]:
                 yield file
 
 
-def _read_rows(path: Path) -> list[dict[str, Any]]:
+def _read_rows(path: Path) -> list[dict[str, object]]:
     """Return the rows of a .csv, .tsv, .jsonl or .parquet file."""
     suffix = path.suffix.lower()
     if suffix == ".parquet":
@@ -332,7 +331,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     return objects
 
 
-def _read_cells(path: Path, delimiter: str) -> list[dict[str, Any]]:
+def _read_cells(path: Path, delimiter: str) -> list[dict[str, str | None]]:
     """Return the rows of a text table; cells beyond the header have no name, and are left out."""
     # strict: else a quotation mark that is never closed makes one cell of all that follows
     reader = csv.DictReader(io.StringIO(_read_file(path), newline=""), delimiter=delimiter, strict=True)

@@ -56,7 +56,7 @@ class Spread:
         """The first that has the part; of several of the same time, the first in the collection."""
         return self.carriers[0]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return it JSON-ready."""
         return {
             "text": self.part.text,
@@ -97,7 +97,7 @@ def read_times(graph: Graph, column: str) -> dict[int, Any]:
     return dict(texts)
 
 
-def format_time(value: Any) -> str:
+def format_time(value: object) -> str:
     """Return a time as text, a whole number without decimals; empty for None.
 
     >>> format_time(1551.0), format_time("1551-03-02"), format_time(None)
@@ -179,7 +179,7 @@ def find_sources(graph: Graph, time: str) -> networkx.DiGraph:
 
 def _choose_pages(
     graph: Graph, item: int, earlier: Sequence[int], times: Mapping[int, Any]
-) -> list[tuple[int, dict[str, Any]]]:
+) -> list[tuple[int, dict[str, object]]]:
     """Return the sources of a page, best first, until what is left is smaller than a block."""
     equal: dict[int, set[int]] = {}
     changed: dict[int, set[int]] = {}
@@ -188,7 +188,7 @@ def _choose_pages(
         equal[other] = {i for block in blocks for i, _ in block.pairs}
         changed[other] = {each.a for block in blocks for each in block.differences}
     covered: set[int] = set()
-    chosen: list[tuple[int, dict[str, Any]]] = []
+    chosen: list[tuple[int, dict[str, object]]] = []
     while True:
         evidence = {
             other: len(equal[other] - covered) - len(changed[other] - covered)

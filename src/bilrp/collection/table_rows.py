@@ -20,14 +20,14 @@ INTEGER, NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})"), re.compile(r"-?\d+(\.\d*)?
 Scalar = bool | int | float | str | None
 
 
-def is_table(source: Any) -> bool:
+def is_table(source: object) -> bool:
     """Return whether a source is a DataFrame (pandas or polars) or an Arrow table."""
     return any(hasattr(source, each) for each in ("to_pylist", "to_dicts")) or (
         hasattr(source, "to_dict") and hasattr(source, "columns")
     )
 
 
-def iter_rows(source: Any) -> Iterator[Mapping[str, Any]]:
+def iter_rows(source: Any) -> Iterator[Mapping[str, object]]:
     """Yield the rows of a DataFrame (pandas or polars), an Arrow table or a Parquet file as dicts."""
     if isinstance(source, str | os.PathLike):
         parquet = import_optional("pyarrow.parquet", "collection", "Parquet files")
@@ -43,7 +43,7 @@ def iter_rows(source: Any) -> Iterator[Mapping[str, Any]]:
         yield from source.to_dicts() if hasattr(source, "to_dicts") else source.to_dict("records")
 
 
-def read_id(value: Any, number: int) -> str:
+def read_id(value: object, number: int) -> str:
     """Return the id of a record as text; empty if it has none."""
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return ""
@@ -73,7 +73,7 @@ def clean_name(name: str) -> str:
     return f"{cleaned}_" if cleaned.lower() in RESERVED_COLUMNS else cleaned
 
 
-def to_scalar(value: Any) -> Scalar:
+def to_scalar(value: object) -> Scalar:
     """Return a value as bool, int, float, text or None: dates as ISO text, lists and dicts as JSON, NaN as None."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -95,7 +95,7 @@ def to_scalar(value: Any) -> Scalar:
         return str(value)
 
 
-def parse_cells(rows: Sequence[dict[str, Any]], keep: Iterable[str] = ()) -> list[dict[str, Any]]:
+def parse_cells(rows: Sequence[Mapping[str, object]], keep: Iterable[str] = ()) -> list[dict[str, object]]:
     """Return the rows of a text table with columns of numbers as numbers; empty cells are None.
 
     Args:
@@ -108,12 +108,12 @@ def parse_cells(rows: Sequence[dict[str, Any]], keep: Iterable[str] = ()) -> lis
     parsed = [dict(row) for row in rows]
     for name in {name for row in rows for name in row} - set(keep):
         values = [row[name] for row in rows if row.get(name) not in (None, "")]
-        convert: Any = str
+        convert: type[int | float | str] = str
         if values and all(isinstance(v, str) and INTEGER.fullmatch(v) for v in values):
             convert = int
         elif values and all(isinstance(v, str) and NUMBER.fullmatch(v) and v[:2] != "00" for v in values):
             convert = float
         for row in parsed:
-            if isinstance(row.get(name), str):
-                row[name] = convert(row[name]) if row[name] else None
+            if isinstance(cell := row.get(name), str):
+                row[name] = convert(cell) if cell else None
     return parsed

@@ -12,12 +12,20 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from bilrp.collection import file_checksums
 from bilrp.errors import InputError, describe_error, import_optional, wrap_errors
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lance import LanceDataset
+
+Row: TypeAlias = Mapping[str, object]
+"""What is written to a row, by column; missing columns are null."""
 
 FORMAT_VERSION = 1
 RESERVED_COLUMNS = frozenset(
@@ -35,11 +43,11 @@ DAMAGED_MESSAGE = "the collection is damaged: run bilrp check NAME.lance to find
 REINDEX_HINT = "index it again under another name"
 
 
-def import_lance() -> Any:
+def import_lance() -> ModuleType:
     return import_optional("lance", "collection", "collections")
 
 
-def items_schema(width: int, description: Mapping[str, Any]) -> Any:
+def items_schema(width: int, description: Mapping[str, Any]) -> pa.Schema:
     """Return the Arrow schema of the items table, with the description as metadata."""
     import pyarrow as pa
 
@@ -63,7 +71,7 @@ def items_schema(width: int, description: Mapping[str, Any]) -> Any:
     )
 
 
-def parts_schema() -> Any:
+def parts_schema() -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema(
@@ -78,7 +86,7 @@ def parts_schema() -> Any:
     )
 
 
-def numbers_schema() -> Any:
+def numbers_schema() -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema(
@@ -93,7 +101,7 @@ def numbers_schema() -> Any:
     )
 
 
-def open_table(path: str, name: str) -> Any | None:
+def open_table(path: str, name: str) -> LanceDataset | None:
     """Open a table at its latest version; None if it does not exist."""
     location = table_path(path, name)
     if "://" not in location and not os.path.isdir(location):
@@ -107,7 +115,7 @@ def open_table(path: str, name: str) -> Any | None:
             raise
 
 
-def open_verified(path: str, name: str, verified_files: set[str] | None = None) -> Any | None:
+def open_verified(path: str, name: str, verified_files: set[str] | None = None) -> LanceDataset | None:
     """Open a table at its latest version after verifying its files; None if it does not exist.
 
     Checksums are compared up to `file_checksums.MAX_VERIFIED_BYTES`, for larger tables only sizes and the version file
@@ -154,12 +162,12 @@ def record_checksums(path: str, name: str) -> None:
         file_checksums.record(path, file_checksums.list_files(name, dataset))
 
 
-def append_rows(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> None:
+def append_rows(path: str, name: str, rows: Sequence[Row], schema: pa.Schema) -> None:
     """Append rows to a table, created if necessary, in one commit.
 
     Args:
         path, name: The collection, and the table.
-        rows: Rows as dicts; missing columns are null.
+        rows: The rows.
         schema: Arrow schema of the table.
     """
     table, location = _to_arrow(rows, schema), table_path(path, name)
@@ -169,7 +177,7 @@ def append_rows(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema:
     record_checksums(path, name)
 
 
-def _create_table(path: str, name: str, table: Any) -> bool:
+def _create_table(path: str, name: str, table: pa.Table) -> bool:
     """Create a table with its first rows; return whether this process did, false if another one was faster.
 
     Lance's own mode "create" replaces a table that appears between its check and its commit, and loses the rows of the
@@ -189,7 +197,7 @@ def _create_table(path: str, name: str, table: Any) -> bool:
     return True
 
 
-def write_fragments(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> list[str]:
+def write_fragments(path: str, name: str, rows: Sequence[Row], schema: pa.Schema) -> list[str]:
     """Write rows as fragments of an existing table, invisible until `commit_fragments`; return them as JSON.
 
     Args:
@@ -237,7 +245,7 @@ def compact(path: str) -> None:
         record_checksums(path, name)  # also for commits of a run that was killed before it wrote them
 
 
-def _to_arrow(rows: Sequence[Mapping[str, Any]], schema: Any) -> Any:
+def _to_arrow(rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
     return pa.table([pa.array([row.get(f.name) for row in rows], f.type) for f in schema], schema=schema)
@@ -275,7 +283,7 @@ def delete_rows(path: str, name: str, key: str) -> None:
         record_checksums(path, name)
 
 
-def upsert_rows(path: str, name: str, rows: Sequence[Mapping[str, Any]], schema: Any) -> None:
+def upsert_rows(path: str, name: str, rows: Sequence[Row], schema: pa.Schema) -> None:
     """Replace the rows with these ids, or append those that are new, in one commit.
 
     Args:
@@ -306,7 +314,7 @@ def update_rows(path: str, name: str, rows: Sequence[Mapping[str, str]]) -> None
         record_checksums(path, name)
 
 
-def check_columns(dataset: Any, schema: Any) -> None:
+def check_columns(dataset: LanceDataset, schema: pa.Schema) -> None:
     """Raise `InputError` if a column of the schema is missing or has another type."""
     for field in schema:
         index = dataset.schema.get_field_index(field.name)
@@ -314,7 +322,7 @@ def check_columns(dataset: Any, schema: Any) -> None:
             raise InputError(f"the column {field.name} is not of type {field.type}")
 
 
-def fingerprint(dataset: Any) -> str:
+def fingerprint(dataset: LanceDataset) -> str:
     """Return a hash of the list of a table's files, which identifies its rows because files never change."""
     fragments = json.dumps([each.metadata.to_json() for each in dataset.get_fragments()], sort_keys=True)
     return hashlib.blake2b(fragments.encode(), digest_size=12).hexdigest()
@@ -324,14 +332,16 @@ def table_path(path: str, name: str) -> str:
     return f"{str(path).rstrip('/')}/{name}"
 
 
-def read_columns(dataset: Any, names: Sequence[str]) -> dict[str, list[Any]]:
+def read_columns(dataset: LanceDataset, names: Sequence[str]) -> dict[str, list[Any]]:
     """Read columns of all rows of a table."""
     with wrap_errors(DAMAGED_MESSAGE):
         table = dataset.to_table(columns=list(names))
         return {name: table.column(name).to_pylist() for name in names}
 
 
-def take_rows(dataset: Any, row_numbers: Sequence[int] | np.ndarray, names: Sequence[str]) -> dict[str, Any]:
+def take_rows(
+    dataset: LanceDataset, row_numbers: Sequence[int] | np.ndarray, names: Sequence[str]
+) -> dict[str, pa.ChunkedArray]:
     """Return columns of the rows with these numbers, in this order, as Arrow arrays.
 
     Args:
@@ -344,7 +354,7 @@ def take_rows(dataset: Any, row_numbers: Sequence[int] | np.ndarray, names: Sequ
         return {name: table.column(name) for name in names}
 
 
-def iter_embedding_blocks(dataset: Any, width: int) -> Iterator[np.ndarray]:
+def iter_embedding_blocks(dataset: LanceDataset, width: int) -> Iterator[np.ndarray]:
     """Yield the embeddings in order, in blocks of bounded size; rows without an embedding are skipped."""
     with wrap_errors(DAMAGED_MESSAGE):
         scanner = dataset.scanner(
