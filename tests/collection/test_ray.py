@@ -67,9 +67,9 @@ def test_a_backend_that_is_none(tmp_path: Path) -> None:
 class Here(ray_backend.RayWorkerPool):
     """The work of a cluster, done by one worker in this process."""
 
-    def run_in_order(self, method: str, jobs: Sequence[Any], retry: Any = None) -> Iterator[Any]:
+    def run_in_order(self, method: Any, jobs: Sequence[Any], retry: Any = None) -> Iterator[Any]:
         worker = ray_backend.RayWorker(tiny_encoder())
-        yield from (getattr(worker, method)(*job) for job in jobs)
+        yield from (method(worker, *job) for job in jobs)
 
 
 def test_parts_where_the_first_items_cannot_be_taken_apart(tmp_path: Path) -> None:
@@ -105,5 +105,5 @@ def test_workers_that_cannot_start_are_not_started_for_ever(monkeypatch: pytest.
     pool.start()
     pool.start()
     with pytest.raises(InputError, match="no worker can start: MemoryError: no room"):
-        list(pool.run_in_order("embed_items", [()]))
+        list(pool.run_in_order(ray_backend.RayWorker.ready, [()]))
     assert next(built) <= 2 + ray_backend.MAX_ATTEMPTS

@@ -11,13 +11,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
+
+from numpy.typing import ArrayLike
+from torch import Tensor
 
 from bilrp.collection import iiif, records, tables
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.core import PARTS_PER_COMMIT, Collection, open
 from bilrp.collection.index_session import IndexReport, IndexSession
 from bilrp.collection.ingest import Batch, ReadResult, read_source_item
+from bilrp.collection.ray_backend import EmbedJob, RayWorker, RayWorkerPool, open_worker_pool
 from bilrp.collection.sources import SourceItem, decode_path, iter_source_items, make_source_item
 from bilrp.collection.table_rows import is_table, iter_rows
 from bilrp.encoder import Encoder, EncoderLike, InputLike, as_encoder
@@ -26,9 +30,7 @@ from bilrp.encoders.text.reader import TextReader
 from bilrp.errors import InputError, to_printable
 from bilrp.progress import Progress, progress_bar
 
-if TYPE_CHECKING:
-    from bilrp.collection.ray_backend import RayWorkerPool
-
+T = TypeVar("T")
 BACKENDS = ("local", "ray")
 NOTE_MESSAGES = {  # one warning for all texts of a kind
     "truncated": "{count} longer than this encoder reads: the rest is left out",
@@ -47,7 +49,7 @@ def build(
     progress: bool = False,
     column: str | None = None,
     prune: bool = False,
-    embeddings: Any = None,
+    embeddings: ArrayLike | Tensor | None = None,
 ) -> Collection:
     """Index a folder, files, texts, records or an iterable of inputs; on an existing collection, what is new or changed.
 
@@ -92,8 +94,8 @@ def build_with_report(
     progress: bool = False,
     column: str | None = None,
     prune: bool = False,
-    embeddings: Any = None,
-    encoder_options: Mapping[str, Any] | None = None,
+    embeddings: ArrayLike | Tensor | None = None,
+    encoder_options: Mapping[str, object] | None = None,
     backend: str = "local",
     address: str | None = None,
 ) -> tuple[Collection, IndexReport]:
@@ -176,7 +178,11 @@ def _index_new(
 
 
 def _list_source_items(
-    source: Any, encoder: Encoder, column: str | None, embeddings: Any, image_folder: Path
+    source: Any,
+    encoder: Encoder,
+    column: str | None,
+    embeddings: ArrayLike | Tensor | None,
+    image_folder: Path,
 ) -> list[SourceItem]:
     """Return the inputs of a source, with the rows of `embeddings`; images of IIIF manifests are downloaded."""
     entries = source if isinstance(source, list | tuple) else [source]
@@ -211,8 +217,6 @@ def _open_workers(encoder: Encoder, backend: str, address: str | None) -> Iterat
     if backend == "local":
         yield None
         return
-    from bilrp.collection.ray_backend import open_worker_pool
-
     with open_worker_pool(encoder, address=address) as workers:
         yield workers
 
@@ -235,16 +239,17 @@ def _index_on_workers(
     workers: RayWorkerPool, session: IndexSession, source_items: Sequence[SourceItem], bar: Progress
 ) -> None:
     """Index on a cluster. If two workers embed the same content, the later batch is computed again without it."""
-    jobs = []
+    assert session.description is not None
+    jobs: list[EmbedJob] = []
     for batch in split_batches(source_items, ITEMS_PER_COMMIT):
         failed_paths = {each.encoded_path for each in batch} & session.failed.keys()
         jobs.append((session.path, session.description, batch, set(), failed_paths))
 
-    def without_duplicates(job: tuple[Any, ...], result: tuple[Batch, list[str]]) -> tuple[Any, ...] | None:
+    def without_duplicates(job: EmbedJob, result: tuple[Batch, list[str]]) -> EmbedJob | None:
         duplicates = result[0].ids & session.ids
         return (*job[:3], job[3] | duplicates, job[4]) if duplicates else None
 
-    for batch, fragments in workers.run_in_order("embed_items", jobs, without_duplicates):
+    for batch, fragments in workers.run_in_order(RayWorker.embed_items, jobs, without_duplicates):
         session.commit(batch, fragments)
         bar.advance(len(batch.outcomes))
 
@@ -267,7 +272,7 @@ def make_missing_parts(
     jobs = [(collection.path, batch) for batch in split_batches(missing, PARTS_PER_COMMIT)]
     with progress_bar(progress) as bar:
         bar.start("parts", len(missing))
-        for fragments, failures in workers.run_in_order("decompose_items", jobs):
+        for fragments, failures in workers.run_in_order(RayWorker.decompose_items, jobs):
             tables.commit_fragments(collection.path, tables.PARTS_TABLE, fragments)
             failed += failures
             bar.advance(PARTS_PER_COMMIT)
@@ -339,7 +344,7 @@ def _prune(path: str, scope: Sequence[Path], source_items: Sequence[SourceItem])
     return len(gone)
 
 
-def split_batches(sequence: Sequence[Any], size: int) -> list[Sequence[Any]]:
+def split_batches(sequence: Sequence[T], size: int) -> list[Sequence[T]]:
     """Split a sequence into batches of a size; the last may be smaller.
 
     >>> split_batches([1, 2, 3, 4, 5], 2)
@@ -348,5 +353,5 @@ def split_batches(sequence: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [sequence[start : start + size] for start in range(0, len(sequence), size)]
 
 
-def _describe_source(source: Any) -> str:
+def _describe_source(source: object) -> str:
     return to_printable(str(source)) if isinstance(source, str | Path) else json.dumps(type(source).__name__)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias, TypeVar, TypeVarTuple
 
 import torch
 
 from bilrp.collection import tables
 from bilrp.collection.batch_encoder import BatchEncoder
 from bilrp.collection.core import Collection, open
+from bilrp.collection.description import Description
 from bilrp.collection.ingest import Batch, embed, read_source_item
 from bilrp.collection.sources import SourceItem
 from bilrp.encoder import Encoder
@@ -26,10 +28,13 @@ from bilrp.errors import InputError, describe_error, suppress_warnings, to_print
 MAX_ATTEMPTS = 3  # workers that may be lost on one batch
 BATCHES_AHEAD_PER_WORKER = 2  # batches per worker that may wait for an earlier one to be committed
 
-Job = tuple[Any, ...]
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+EmbedJob: TypeAlias = tuple[str, Description, Sequence[SourceItem], set[str], set[str]]
+"""The arguments of `RayWorker.embed_items`."""
 
 
-def import_ray() -> Any:
+def import_ray() -> ModuleType:
     try:
         import ray
     except ImportError:
@@ -51,7 +56,7 @@ class RayWorker:
     def embed_items(
         self,
         path: str,
-        description: Mapping[str, Any],
+        description: Description,
         source_items: Sequence[SourceItem],
         known_ids: set[str],
         failed_paths: set[str],
@@ -96,14 +101,14 @@ class RayWorkerPool:
 
     def run_in_order(
         self,
-        method: str,
-        jobs: Sequence[Job],
-        retry: Callable[[Job, Any], Job | None] = lambda job, result: None,
-    ) -> Iterator[Any]:
+        method: Callable[[RayWorker, *Arguments], Result],
+        jobs: Sequence[tuple[*Arguments]],
+        retry: Callable[[tuple[*Arguments], Result], tuple[*Arguments] | None] = lambda job, result: None,
+    ) -> Iterator[Result]:
         """Run a method of the actors on each job and yield the results in the order of the jobs.
 
         Args:
-            method, jobs: Name of the method, and the arguments of each call.
+            method, jobs: The method, and the arguments of each call.
             retry: Returns a job to run instead of one whose result is not usable, else None.
         """
         current_jobs, waiting = list(jobs), deque(range(len(jobs)))
@@ -120,7 +125,7 @@ class RayWorkerPool:
                 turn += 1
             while self.idle and waiting and waiting[0] < turn + BATCHES_AHEAD_PER_WORKER * self.count:
                 number, actor = waiting.popleft(), self.idle.pop()
-                self.running[getattr(actor, method).remote(*current_jobs[number])] = number, actor
+                self.running[getattr(actor, method.__name__).remote(*current_jobs[number])] = number, actor
             if turn < len(jobs) and turn not in results:
                 number, result = self._wait_for_next()
                 if number is not None and result is LOST:
