@@ -60,6 +60,7 @@ from bilrp.similarity import Similarity, multiply_parts, resolve_similarity
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from bilrp.app.widgets import ExplanationWidget
     from bilrp.render.links import Style
 
 
@@ -443,7 +444,7 @@ class Explanation:
         style: str | Style | None = None,
         names: tuple[str, str] | None = None,
         special_tokens: bool = False,
-    ) -> Any:
+    ) -> ExplanationWidget:
         """Show the page as a notebook widget (`bilrp[notebook]`); `widget.selected` is the pinned selection.
 
         Args:

@@ -19,7 +19,7 @@ from server_helpers import PORT, make_client, post_query, run_server
 
 from bilrp.app import server
 from bilrp.app.job_queue import JobQueue, QueueFull
-from bilrp.app.security import SECURITY_HEADERS, AccessPolicy
+from bilrp.app.security import SECURITY_HEADERS, AccessPolicy, HTTPError
 
 HOST = f"127.0.0.1:{PORT}"
 
@@ -294,11 +294,13 @@ def test_a_full_queue_is_busy_and_closed_connections_are_not_served(photographs)
         dropped = [await third.next_event()]
         while "error" not in dropped[0]:
             dropped[0] = await third.next_event()
+        error = dropped[0]["error"]
+        assert isinstance(error, HTTPError)
         queue.close()
         return [
             events[0]["answer"],
             events[1]["answer"],
-            dropped[0]["error"].status,
+            error.status,
             queue.completed_count,
             queue.cancelled_count,
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ def test_the_encoders_own_similarity_is_the_default(own):
     session = PairSession(encoder, read_item(encoder, x), read_item(encoder, y))
     name = session.list_choices()["similarity"][0]
     assert name == getattr(own, "name", own)
-    (payload,) = session.explain(PairSettings(similarity=name))
+    payload: Any = session.explain(PairSettings(similarity=name))[0]
     assert payload["breakdown"]["score"] == pytest.approx(bilrp.explain(encoder, x, y).score)
 
 

@@ -10,6 +10,7 @@ import pytest
 from server_helpers import tiny_encoder
 
 from bilrp import collection
+from bilrp.answers.http_shapes import MapAnswer
 from bilrp.app import cached_results
 from bilrp.app.collection_session import CollectionSession
 
@@ -26,7 +27,7 @@ def test_no_file_next_to_the_tables_blocks_the_app(writable_path: Path, kind: st
     else:
         with path.open("wb") as file:
             file.truncate(2**40)
-    answers: list[dict] = []
+    answers: list[MapAnswer] = []
     session = CollectionSession(collection.open(writable_path, tiny_encoder()))
     worker = threading.Thread(target=lambda: answers.append(cached_results.get_map(session)), daemon=True)
     worker.start()

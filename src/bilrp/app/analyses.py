@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 from urllib.parse import quote
 
 import numpy as np
@@ -13,6 +13,17 @@ import torch
 
 from bilrp.answers.collections import build_search
 from bilrp.answers.explanations import build_explain
+from bilrp.answers.http_shapes import (
+    CoverAnswer,
+    GroupAnswer,
+    GroupContrastAnswer,
+    HeatAnswer,
+    NeighbourLabel,
+    NeighboursAnswer,
+    ScoredLabel,
+    SideAnswer,
+    SimilarityName,
+)
 from bilrp.answers.shapes import ExplainAnswer, SearchAnswer
 from bilrp.app.collection_session import MAX_TEXT_CHARACTERS, CollectionSession
 from bilrp.app.security import HTTPError
@@ -66,7 +77,7 @@ def resolve_vector(session: CollectionSession, spec: VectorSpec) -> np.ndarray:
 
 def find_neighbours(
     session: CollectionSession, spec: VectorSpec, k: int, where: str | None = None
-) -> dict[str, Any]:
+) -> NeighboursAnswer:
     """Return the k nearest items, without the item itself; a group's own members are included.
 
     Args:
@@ -81,11 +92,11 @@ def find_neighbours(
     else:
         order, scores = items.rank(items.find(where), vector, count, spec.similarity)
     ranked = [(i, score) for i, score in zip(order.tolist(), scores.tolist(), strict=True) if i != at][:k]
-    neighbours = [session.label(i) | {"score": score} for i, score in ranked]
+    neighbours: list[NeighbourLabel] = [{**session.label(i), "score": score} for i, score in ranked]
     if session.is_text:
         texts = items.take([i for i, _ in ranked], ["text"])["text"] if ranked else []
-        pairs = zip(neighbours, texts, strict=True)
-        neighbours = [each | {"text": (text or "")[:MAX_TEXT_CHARACTERS]} for each, text in pairs]
+        for each, text in zip(neighbours, texts, strict=True):
+            each["text"] = (text or "")[:MAX_TEXT_CHARACTERS]
     return {"id": spec.id, "neighbours": neighbours, "of": len(session.collection)}
 
 
@@ -132,18 +143,17 @@ def explain_answer(session: CollectionSession, a: str, b: str, similarity: str) 
     return build_explain(explanation, names=names, encoder=session.collection.encoder.name)
 
 
-def describe_item(session: CollectionSession, key: str) -> dict[str, Any]:
+def describe_item(session: CollectionSession, key: str) -> SideAnswer:
     """Return one item with the boxes or spans of its regions, as the page draws a side; the image is a URL."""
     side = session.parts(key)
     src = f"/api/items/{quote(key, safe='')}/picture" if isinstance(side.view, Image) else None
     at = session.position(key)
     group = "" if at is None else session.item_groups[at]
-    return page.serialize_side(side, src=src) | {"id": key, "name": session.name(key), "group": group}
+    drawn = page.serialize_side(side, src=src)
+    return cast(SideAnswer, drawn | {"id": key, "name": session.name(key), "group": group})
 
 
-def compute_attribution(
-    session: CollectionSession, key: str, against: Sequence[VectorSpec]
-) -> dict[str, Any]:
+def compute_attribution(session: CollectionSession, key: str, against: Sequence[VectorSpec]) -> HeatAnswer:
     """Return ⟨P_I(x), t⟩ for each region I of x, t the mean of the target vectors.
 
     Args:
@@ -188,7 +198,7 @@ def explain_pair(session: CollectionSession, a: str, b: str, similarity: str) ->
 
 def highlight_hits(
     session: CollectionSession, key: str, ids: Sequence[str], similarity: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return `Highlight.to_dict` of each hit with its id and name.
 
     Args:
@@ -212,7 +222,7 @@ def _text_of(view: View | None) -> str | None:
     return view.text if isinstance(view, Text) else None
 
 
-def build_pair_payload(session: CollectionSession, a: str, b: str, similarity: str) -> dict[str, Any]:
+def build_pair_payload(session: CollectionSession, a: str, b: str, similarity: str) -> dict[str, object]:
     """Return the payload of a pair for `mount` in the browser.
 
     Args:
@@ -225,7 +235,7 @@ def build_pair_payload(session: CollectionSession, a: str, b: str, similarity: s
 
 
 def resolve_group_or_item(
-    session: CollectionSession, target: dict[str, Any]
+    session: CollectionSession, target: Mapping[str, str]
 ) -> tuple[str, torch.Tensor, list[int]]:
     """Return (name, mean embedding, positions) of {"group": name} or {"id": key}."""
     if "group" in target:
@@ -238,8 +248,8 @@ def resolve_group_or_item(
 
 
 def compute_contrast(
-    session: CollectionSession, key: str, first: dict[str, Any], second: dict[str, Any], similarity: str
-) -> dict[str, Any]:
+    session: CollectionSession, key: str, first: Mapping[str, str], second: Mapping[str, str], similarity: str
+) -> GroupContrastAnswer:
     """Return ⟨P_I(x), m₁ − m₂⟩: how much region I of x makes it more similar to the first target than to the second.
 
     Args:
@@ -269,7 +279,7 @@ def compute_contrast(
     }
 
 
-def describe_group(session: CollectionSession, name: str) -> dict[str, Any]:
+def describe_group(session: CollectionSession, name: str) -> GroupAnswer:
     """Return a group's most and least typical items, the nearest items outside, and its mean cosine inside and outside."""
     if name not in session.groups:
         raise HTTPError(404, "no such group")
@@ -279,9 +289,9 @@ def describe_group(session: CollectionSession, name: str) -> dict[str, Any]:
     outside = np.setdiff1d(np.arange(len(scores)), positions, assume_unique=True)
     least = min(MAX_GROUP_EXAMPLES, max(len(positions) - MAX_GROUP_EXAMPLES, 0))
 
-    def top(among: np.ndarray, values: np.ndarray, k: int = MAX_GROUP_EXAMPLES) -> list[dict[str, Any]]:
+    def top(among: np.ndarray, values: np.ndarray, k: int = MAX_GROUP_EXAMPLES) -> list[ScoredLabel]:
         best = among[top_k_indices(values[among], k)].tolist()
-        return [session.label(p) | {"score": float(scores[p])} for p in best]
+        return [{**session.label(p), "score": float(scores[p])} for p in best]
 
     return {
         "name": name,
@@ -295,8 +305,8 @@ def describe_group(session: CollectionSession, name: str) -> dict[str, Any]:
 
 
 def occlude_regions(
-    session: CollectionSession, a: str, b: str, regions: Sequence[int], similarity: str
-) -> dict[str, Any]:
+    session: CollectionSession, a: str, b: str, regions: Sequence[int], similarity: SimilarityName
+) -> CoverAnswer:
     """Set regions of a to zero; return the score before, the new score, and the prediction score − Σ ⟨P_I(a), φ(b)⟩.
 
     Args:
@@ -324,4 +334,12 @@ def occlude_regions(
         own = vectors["before"] if name == "predicted" else vector
         scale = float(own.norm()) * float(other.norm()) if similarity == "cosine" else 1.0
         scores[name] = float(vector @ other) / (scale or 1.0)
-    return {"a": a, "b": b, "regions": len(regions), "similarity": similarity, **scores}
+    return {
+        "a": a,
+        "b": b,
+        "regions": len(regions),
+        "similarity": similarity,
+        "before": scores["before"],
+        "predicted": scores["predicted"],
+        "true": scores["true"],
+    }

@@ -8,10 +8,11 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
+from bilrp.answers.http_shapes import Label, MapAnswer
 from bilrp.app.collection_session import CollectionSession
 from bilrp.app.map_clusters import list_clusters
 from bilrp.collection.text_audit import KIND_LABELS, TextAudit
@@ -19,6 +20,7 @@ from bilrp.errors import InputError
 from bilrp.inputs import Image
 from bilrp.io import files
 
+Result = TypeVar("Result")
 CACHE_FOLDER = "app"
 POWER_ITERATIONS = 6  # enough for the two leading components of a map
 MAX_EXAMPLE_PAIRS = 12  # per finding
@@ -27,9 +29,7 @@ MAX_FILE_BYTES = 16_000_000  # of a stored file, plus BYTES_PER_ITEM for each it
 BYTES_PER_ITEM = 16  # the map has eight, in base64
 
 
-def load_or_compute(
-    session: CollectionSession, name: str, compute: Callable[[], dict[str, Any]]
-) -> dict[str, Any]:
+def load_or_compute(session: CollectionSession, name: str, compute: Callable[[], Result]) -> Result:
     """Return the stored result for exactly these items, or compute and store it; a damaged file is ignored.
 
     Args:
@@ -54,7 +54,7 @@ def load_or_compute(
     return result
 
 
-def get_map(session: CollectionSession) -> dict[str, Any]:
+def get_map(session: CollectionSession) -> MapAnswer:
     """Return the first two principal components of the normalised embeddings, and the share of variance they explain.
 
     C = Σ (u − ū)(u − ū)ᵀ with u = φ/‖φ‖, by power iteration over blocks, so that any collection fits into memory.
@@ -62,7 +62,7 @@ def get_map(session: CollectionSession) -> dict[str, Any]:
     return load_or_compute(session, "map", lambda: _compute_map(session))
 
 
-def _compute_map(session: CollectionSession) -> dict[str, Any]:
+def _compute_map(session: CollectionSession) -> MapAnswer:
     collection, norms = session.collection, np.maximum(session.collection.items.norms, 1e-30)
     count = len(collection)
 
@@ -102,19 +102,19 @@ def _compute_map(session: CollectionSession) -> dict[str, Any]:
     }
 
 
-def get_audit(session: CollectionSession) -> dict[str, Any]:
+def get_audit(session: CollectionSession) -> dict[str, object]:
     """Return the findings of `bilrp audit` with example pairs."""
     return load_or_compute(session, "audit", lambda: _compute_audit(session))
 
 
-def _compute_audit(session: CollectionSession) -> dict[str, Any]:
+def _compute_audit(session: CollectionSession) -> dict[str, object]:
     with session.redact_paths():
         report = session.collection.audit(sample=AUDIT_SAMPLE_ITEMS)
     if isinstance(report, TextAudit):
         return _serialize_text_audit(session, report)
     example = session.collection.view(report.pairs[0][0])
 
-    def label_pairs(pairs: Sequence[tuple[int, int]]) -> list[list[dict[str, Any]]]:
+    def label_pairs(pairs: Sequence[tuple[int, int]]) -> list[list[Label]]:
         return [[session.label(i), session.label(j)] for i, j in pairs[:MAX_EXAMPLE_PAIRS]]
 
     suspects = [
@@ -139,7 +139,7 @@ def _compute_audit(session: CollectionSession) -> dict[str, Any]:
     }
 
 
-def _serialize_text_audit(session: CollectionSession, report: TextAudit) -> dict[str, Any]:
+def _serialize_text_audit(session: CollectionSession, report: TextAudit) -> dict[str, object]:
     """Return the ranked phrases with the neighbours that change without them, kinds of words, and traits in words."""
     phrases = [
         {

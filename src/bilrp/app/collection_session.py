@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from bilrp.answers.http_shapes import Label, TextAnswer
 from bilrp.app.request_handling import quote_sql
 from bilrp.app.security import HTTPError
 from bilrp.collection import Collection
@@ -154,7 +155,7 @@ class CollectionSession:
     def _casefolded_names(self) -> list[str]:
         return [name.casefold() for name in self.collection.names]
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         """Return what the start page shows, as JSON values."""
         collection = self.collection
         groups = [{"name": name, "count": len(of)} for name, of in sorted(self.groups.items())]
@@ -178,7 +179,7 @@ class CollectionSession:
         return {**self.collection.columns, "group": "string"}
 
     @cached_property
-    def columns(self) -> list[dict[str, Any]]:
+    def columns(self) -> list[dict[str, object]]:
         """The columns of the metadata; those of few texts with all their values, to choose from."""
         described = []
         for name, kind in self.collection.columns.items():
@@ -216,7 +217,7 @@ class CollectionSession:
             matching = set(self.collection.items.find(where).tolist())
         return [p for p in positions if p in matching]
 
-    def read_text(self, key: str) -> dict[str, Any]:
+    def read_text(self, key: str) -> TextAnswer:
         """Return the whole text of an item or query, with its metadata; 404 for an image."""
         view, at = self.view(key), self.position(key)
         if not isinstance(view, Text):
@@ -225,7 +226,7 @@ class CollectionSession:
         group = "" if at is None else self.item_groups[at]
         return {"id": key, "name": self.name(key), "group": group, "text": view.text, "metadata": metadata}
 
-    def label(self, position: int) -> dict[str, Any]:
+    def label(self, position: int) -> Label:
         return {"id": self.ids[position], "name": self.names[position], "group": self.item_groups[position]}
 
     # ------------------------------------------------------------ one item or query

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from bilrp.app.security import HTTPError
 from bilrp.progress import report_progress_to
@@ -46,7 +45,7 @@ class Job:
     work: Callable[[], object]
     loop: asyncio.AbstractEventLoop
     persistent: bool = False
-    events: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
+    events: asyncio.Queue[dict[str, object]] = field(default_factory=asyncio.Queue)
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def emit(self, **event: object) -> None:
@@ -63,7 +62,7 @@ class Job:
             raise Cancelled
         self.emit(what=what, done=done, total=total)
 
-    async def next_event(self) -> dict[str, Any]:
+    async def next_event(self) -> dict[str, object]:
         """Return the next event: {waiting}, {what, done, total}, and finally {answer} or {error}."""
         return await self.events.get()
 

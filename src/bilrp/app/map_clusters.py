@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
+from bilrp.answers.http_shapes import MapCluster
 from bilrp.app.collection_session import CollectionSession
 from bilrp.collection.clusters import Clusters
 from bilrp.errors import BilrpError, InputError
@@ -19,7 +19,7 @@ RESAMPLES = 5
 MIN_GROUP_FRACTION = 0.5  # of a cluster: then it is named by that group
 
 
-def list_clusters(session: CollectionSession, places: np.ndarray) -> list[dict[str, Any]]:
+def list_clusters(session: CollectionSession, places: np.ndarray) -> list[MapCluster]:
     """Return the labels of a map of items at these places [items, 2], largest cluster first.
 
     Empty for few or many items, or without scikit-learn.
@@ -33,7 +33,7 @@ def list_clusters(session: CollectionSession, places: np.ndarray) -> list[dict[s
         )
     except InputError:  # no scikit-learn
         return []
-    rows = []
+    rows: list[MapCluster] = []
     for cluster in clusters:
         x, y = np.median(places[list(cluster.members)], axis=0)
         rows.append({

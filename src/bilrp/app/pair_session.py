@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from bilrp.answers.http_shapes import Choices, PairAboutAnswer, PlanAnswer
 from bilrp.app import request_handling
 from bilrp.app.job_queue import JobQueue
 from bilrp.app.request_handling import ThreadLimiter, read_json, respond
@@ -58,7 +59,7 @@ class PairSession:
         self._decompositions: dict[tuple[Any, ...], Decomposition] = {}
         self._flops_per_second = 0.0  # measured in the last run
 
-    def list_choices(self) -> dict[str, Any]:
+    def list_choices(self) -> Choices:
         """Return the choices of each setting."""
         is_text = isinstance(self.sides[0].view, Text)
         layers: list[int] = []
@@ -75,7 +76,7 @@ class PairSession:
         """The encoder's own similarity first: it is the default."""
         return list(dict.fromkeys([similarity_name(self.encoder.similarity), *OFFERED_SIMILARITIES]))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> PairAboutAnswer:
         names = " and ".join(item.name or f"input {'AB'[k]}" for k, item in enumerate(self.sides))
         return {
             "live": True,
@@ -90,7 +91,7 @@ class PairSession:
         composite = composites.uniform(GAMMAS[settings.rules]) if settings.rules in GAMMAS else None
         return {"regions": spec, "composite": composite, "layers": list(settings.layers) or None}
 
-    def estimate_cost(self, settings: PairSettings) -> dict[str, Any]:
+    def estimate_cost(self, settings: PairSettings) -> PlanAnswer:
         """Return the remaining GFLOP of both sides by their plans, and the seconds at the speed of the last run."""
         work = 0
         for number, item in enumerate(self.sides):
@@ -109,7 +110,7 @@ class PairSession:
             n for n in layers if (number, n, settings.rules, settings.regions) not in self._decompositions
         ]
 
-    def explain(self, settings: PairSettings) -> list[dict[str, Any]]:
+    def explain(self, settings: PairSettings) -> list[dict[str, object]]:
         """Return the page payload of the pair at each layer of the settings."""
         for number, item in enumerate(self.sides):
             if self._missing_layers(settings, number):
@@ -145,7 +146,7 @@ def _measure_flops_per_second() -> float:
     return 4 * 2 * 512**3 / max(time.perf_counter() - start, 1e-6)
 
 
-def _parse_settings(body: dict[str, Any], choices: dict[str, Any]) -> PairSettings:
+def _parse_settings(body: Mapping[str, Any], choices: Choices) -> PairSettings:
     """Return the settings of a request; 422 if a value is not one of the choices."""
     layers = body.get("layers") or []
     if (
@@ -174,7 +175,7 @@ def make_routes(session: PairSession, queue: JobQueue, limiter: ThreadLimiter) -
     async def describe(request: Request) -> Response:
         return Response(request_handling.dump_json(description), media_type="application/json")
 
-    def with_settings(work: Callable[[PairSettings], Any]) -> Handler:
+    def with_settings(work: Callable[[PairSettings], object]) -> Handler:
         async def handle(request: Request) -> Response:
             settings = _parse_settings(await read_json(request), description["choices"])
             return await respond(request, limiter, queue, partial(work, settings))

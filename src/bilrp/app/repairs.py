@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bilrp.answers.http_shapes import RepairedLabel, RepairHeatAnswer, RepairNeighboursAnswer
 from bilrp.app.analyses import MAX_NEIGHBOURS, describe_item, round_values
 from bilrp.app.cached_results import AUDIT_SAMPLE_ITEMS
 from bilrp.app.collection_session import CollectionSession
@@ -41,7 +41,7 @@ class SuspectRepair:
             raise HTTPError(409, self.proposal.refusal)
         return self.proposal.repair
 
-    def to_dict(self, session: CollectionSession) -> dict[str, Any]:
+    def to_dict(self, session: CollectionSession) -> dict[str, object]:
         """Return what the page shows above the comparison, as JSON values."""
         examples = [session.label(position) for position in self.carriers[:MAX_EXAMPLES]]
         counts = {"count": len(self.carriers), "of": len(session.collection)}
@@ -63,7 +63,7 @@ def compute_repair(session: CollectionSession, number: int) -> SuspectRepair:
 
 def compare_neighbours(
     session: CollectionSession, shown: SuspectRepair, key: str, k: int
-) -> dict[str, list[dict[str, Any]]]:
+) -> RepairNeighboursAnswer:
     """Return an item's k nearest items as it is and repaired; `has` says which of them have the part.
 
     Args:
@@ -73,19 +73,20 @@ def compare_neighbours(
     collection, repair, at = session.collection, shown.repair, session.position(key)
     carriers = set(shown.carriers)
     order, scores = collection.items.top_k(session.embedding(key).numpy(), k + 1, repair.base)
-    ranked = {
-        "before": list(zip(order.tolist(), scores.tolist(), strict=True)),
-        "after": repair.rank(collection, session.item(key) if at is None else at, k + 1),
-    }
+
+    def label(ranked: Iterable[tuple[int, float]]) -> list[RepairedLabel]:
+        rows = [(p, score) for p, score in ranked if p != at][:k]
+        return [{**session.label(p), "score": score, "has": p in carriers} for p, score in rows]
+
     return {
-        name: [session.label(p) | {"score": score, "has": p in carriers} for p, score in rows if p != at][:k]
-        for name, rows in ranked.items()
+        "before": label(zip(order.tolist(), scores.tolist(), strict=True)),
+        "after": label(repair.rank(collection, session.item(key) if at is None else at, k + 1)),
     }
 
 
 def compute_heat(
     session: CollectionSession, shown: SuspectRepair, key: str, against: Sequence[str], *, repaired: bool
-) -> dict[str, Any]:
+) -> RepairHeatAnswer:
     """Return ⟨P_I(x), t⟩ for each region I of x, t the mean of the targets, all of them repaired or none.
 
     Args:
@@ -169,7 +170,7 @@ class RepairHandlers:
         return await respond(request, self.limiter, self.queue, work)
 
 
-def parse_suspect(body: dict[str, Any]) -> int:
+def parse_suspect(body: Mapping[str, object]) -> int:
     """Return the number of a suspect, from 1."""
     number = parse_int(body.get("suspect"), "suspect", 1, MAX_SUSPECTS)
     if number < 1:

@@ -6,12 +6,13 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from bilrp.answers.http_shapes import SimilarityName
 from bilrp.app.job_queue import RETRY_AFTER_SECONDS, Job, JobQueue, QueueFull
 from bilrp.app.security import HTTPError
 from bilrp.errors import BilrpError, describe_error
@@ -46,7 +47,7 @@ class ThreadLimiter:
             self.pending -= 1
 
 
-async def read_json(request: Request) -> dict[str, Any]:
+async def read_json(request: Request) -> dict[str, object]:
     """Return the JSON object in the request body; 400, 413 or 415 for anything else."""
     if media_type(request) != "application/json":
         raise HTTPError(415, "send JSON with content-type application/json")
@@ -182,7 +183,7 @@ def quote_sql(text: str) -> str:
     return "'" + text.replace("\0", "").replace("'", "''") + "'"
 
 
-def get_similarity(body: Mapping[str, object], collection: Collection) -> str:
+def get_similarity(body: Mapping[str, object], collection: Collection) -> SimilarityName:
     similarity = body.get("similarity")
     if similarity is not None and not (isinstance(similarity, str) and similarity in ("cosine", "dot")):
         raise HTTPError(422, "similarity is cosine or dot")
@@ -215,7 +216,7 @@ def error_response(error: Exception) -> Response:
     return JSONResponse({"error": message}, status, headers)
 
 
-def _dump_line(values: Any) -> bytes:
+def _dump_line(values: object) -> bytes:
     return dump_json(values) + b"\n"
 
 
@@ -248,9 +249,9 @@ async def respond(
         job.cancelled.set()
         watcher.cancel()
         raise
-    if isinstance(first.get("error"), Exception):
+    if isinstance(error := first.get("error"), Exception):
         watcher.cancel()
-        raise first["error"]
+        raise error
     return StreamingResponse(_stream_events(first, job, watcher), media_type="application/x-ndjson")
 
 
@@ -262,13 +263,13 @@ async def _cancel_on_disconnect(request: Request, job: Job) -> None:
 
 
 async def _stream_events(
-    first: dict[str, Any], job: Job, watcher: asyncio.Future[None]
+    first: dict[str, object], job: Job, watcher: asyncio.Future[None]
 ) -> AsyncIterator[bytes]:
     try:
         event = first
         while True:
-            if isinstance(event.get("error"), Exception):
-                response = error_response(event["error"])
+            if isinstance(error := event.get("error"), Exception):
+                response = error_response(error)
                 yield _dump_line(json.loads(bytes(response.body)) | {"status": response.status_code})
                 return
             yield _dump_line(event)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial, wraps
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from bilrp.answers.http_shapes import AddAnswer, ItemsAnswer
 from bilrp.app import additions, analyses, cached_results, exports, repairs, request_handling, static_files
 from bilrp.app.analyses import VectorSpec
 from bilrp.app.collection_session import ITEMS_PER_PAGE, MAX_TEXT_CHARACTERS, CollectionSession
@@ -60,7 +60,7 @@ async def serve_file(request: Request) -> Response:
     return Response(file[0], media_type=file[1])
 
 
-def parse_target(body: dict[str, Any], name: str) -> dict[str, Any]:
+def parse_target(body: Mapping[str, object], name: str) -> dict[str, str]:
     """Return one item or one group: {id} or {group}."""
     target = body.get(name)
     if not isinstance(target, dict) or ("id" in target) is ("group" in target):
@@ -105,12 +105,12 @@ class CollectionRoutes:
             *(Route(path, handle_errors(handler), methods=["POST"]) for path, handler in post.items()),
         ]
 
-    async def _respond_now(self, work: Callable[[], Any]) -> Response:
+    async def _respond_now(self, work: Callable[[], object]) -> Response:
         content = await self.limiter.run(lambda: request_handling.dump_json(work()))
         return Response(content, media_type="application/json")
 
     async def _respond_with_parts(
-        self, request: Request, session: CollectionSession, work: Callable[[], Any], *keys: str
+        self, request: Request, session: CollectionSession, work: Callable[[], object], *keys: str
     ) -> Response:
         """Answer a request that needs the parts of these items: at once if they are in memory."""
         missing = [key for key in keys if not session.has_cached_parts(key)]  # 404 for unknown ids
@@ -128,7 +128,7 @@ class CollectionRoutes:
         words = params.get("words", "")[:200]
         where = get_where(request_handling.parse_json(params.get("filters") or "[]"), session.filter_columns)
 
-        def list_page() -> dict[str, Any]:
+        def list_page() -> ItemsAnswer:
             positions = session.find_positions(group=params.get("group"), words=words, where=where)
             labels = [session.label(p) for p in positions[offset : offset + limit]]
             return {"total": len(positions), "offset": offset, "items": labels}
@@ -148,7 +148,7 @@ class CollectionRoutes:
         return Response(await self.limiter.run(work), media_type="image/jpeg", headers=IMMUTABLE_HEADERS)
 
     @staticmethod
-    def _parse_spec(session: CollectionSession, body: dict[str, Any]) -> VectorSpec:
+    def _parse_spec(session: CollectionSession, body: Mapping[str, object]) -> VectorSpec:
         if "group" in body:
             return VectorSpec(
                 "", similarity=get_similarity(body, session.collection), group=get_str(body, "group")
@@ -307,7 +307,7 @@ class CollectionRoutes:
         """Add a query to the collection as an item; once started, this finishes even if the client disconnects."""
         query = additions.get_addable_query(self.session, get_str(await read_json(request), "id"))
 
-        def append() -> dict[str, Any]:
+        def append() -> AddAnswer:
             key, collection = additions.append_query(self.session, query)
             if collection is not None:
                 self.session = self.session.with_collection(collection)

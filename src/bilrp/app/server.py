@@ -112,7 +112,7 @@ class HeaderTimeoutProtocol(H11Protocol):
     header_timeout_seconds = HEADER_TIMEOUT_SECONDS
     _header_timer: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._update_timer()
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from importlib import resources
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bilrp.app import analyses
@@ -17,9 +18,18 @@ from bilrp.inputs import Image
 from bilrp.render import bundle, page
 
 if TYPE_CHECKING:
+    from anywidget import AnyWidget
+
     from bilrp.collection import Collection
     from bilrp.explanation import Explanation
     from bilrp.render.links import Style
+
+    class SelectionWidget(AnyWidget):
+        selected: dict[str, Any]
+
+    class ExplanationWidget(SelectionWidget):
+        payload: dict[str, Any]
+
 
 MODULES = ("heat", "board", "notebook")
 MAX_IMAGE_SIDE_PIXELS = 640
@@ -54,7 +64,7 @@ def build_script(entry: str) -> str:
     return "".join(scripts) + f"export default {{ render: {entry} }};\n"
 
 
-def _make_widget_class(entry: str, **traits: Any) -> Any:
+def _make_widget_class(entry: str, **traits: Callable[[ModuleType], Any]) -> Any:
     """Return a widget class with these traitlets and `selected`."""
     anywidget = import_optional("anywidget", "notebook", "widgets")
     traitlets = import_optional("traitlets", "notebook", "widgets")
@@ -70,7 +80,7 @@ def make_explanation_widget(
     style: str | Style | None = None,
     names: tuple[str, str] | None = None,
     special_tokens: bool = False,
-) -> Any:
+) -> ExplanationWidget:
     """Return the page of an explanation as a widget; `widget.selected` is {side, regions, …} of the pinned regions.
 
     Args:
@@ -84,13 +94,13 @@ def make_explanation_widget(
     return kind(payload=payload | {"palette": "paper", "compact": True})
 
 
-def make_collection_widget(collection: Collection) -> Any:
+def make_collection_widget(collection: Collection) -> SelectionWidget:
     """Return a widget to browse a collection; `widget.selected` is {id, part, without} of the open item."""
     kind = _make_widget_class("collection", styles=lambda t: t.Unicode())
     widget = kind(styles=_read_asset("views.css") + NOTEBOOK_CSS)
     handlers = _make_handlers(CollectionSession(collection))
 
-    def on_message(_: Any, content: dict[str, Any], __: Any) -> None:
+    def on_message(_: object, content: dict[str, Any], __: object) -> None:
         number = content.get("number")
         try:
             widget.send(

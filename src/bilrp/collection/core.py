@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ from bilrp.sparse_parts import SparseParts
 if TYPE_CHECKING:
     from lance import LanceDataset
 
+    from bilrp.app.widgets import SelectionWidget
     from bilrp.collection.audit import Audit, Suspect
     from bilrp.collection.clusters import ClusterMethod, Clusters
     from bilrp.collection.graph import Graph, GraphBasis
@@ -393,7 +394,7 @@ class Collection:
             for text, group, *values in zip(*columns.values(), strict=True)
         ]
 
-    def resolve_similarity(self, similarity: str | None) -> str:
+    def resolve_similarity(self, similarity: str | None) -> Literal["dot", "cosine"]:
         """Return "dot" or "cosine", by which items are ranked; None is the similarity of the collection's encoder."""
         name = resolve_similarity(similarity, self.description["origin"].get("similarity")).name
         if name not in ("dot", "cosine"):
@@ -597,7 +598,7 @@ class Collection:
         options = {"method": method, "min_size": min_size, "similarity": similarity, "resamples": resamples}
         return cluster_collection(self, k, **options, seed=seed, progress=progress)  # type: ignore[arg-type]
 
-    def widget(self) -> Any:
+    def widget(self) -> SelectionWidget:
         """Return a notebook widget (`bilrp[notebook]`) of the collection; `widget.selected` is {id, part, without}."""
         from bilrp.app import widgets
 
