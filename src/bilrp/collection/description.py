@@ -115,9 +115,8 @@ def load_encoder(
             f"give it, --weights {options['weights']}"
         )
     if encoder is not None:
-        return registry.load(
-            encoder, weights=file, **(registry.parse_stored_options(options) if encoder == stored else {})
-        )
+        own_options = registry.parse_stored_options(options if encoder == stored else {})
+        return registry.load(encoder, weights=file, **own_options)
     if not registry.is_known(stored):
         raise InputError(f"{path} was made by a custom encoder: pass it, encoder=… or -e {stored}")
     return registry.load_stored(stored, options, weights=file)

@@ -174,7 +174,7 @@ def gray_to_rgb(gray: np.ndarray) -> np.ndarray:
     return (255 * gray.clip(0, 1)).round().astype(np.uint8)[..., None].repeat(3, axis=2)
 
 
-def save_weights(net: DigitNet, path: str | Path, metadata: Mapping[str, Any]) -> Path:
+def save_weights(net: DigitNet, path: str | Path, metadata: Mapping[str, object]) -> Path:
     """Write the digit network as safetensors, atomically.
 
     Args:

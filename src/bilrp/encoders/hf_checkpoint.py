@@ -12,13 +12,17 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from bilrp.errors import InputError, import_optional, wrap_errors
 from bilrp.io import files
+
+if TYPE_CHECKING:
+    from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 WEIGHT_FILES = (
     "model.safetensors",
@@ -58,12 +62,12 @@ def read_config(folder: Path, saved_by: str = "save_pretrained") -> Mapping[str,
     return config
 
 
-def import_transformers(extra: str, purpose: str) -> Any:
+def import_transformers(extra: str, purpose: str) -> ModuleType:
     """Import transformers, or raise an error that names the extra to install."""
     return import_optional("transformers", extra, purpose)
 
 
-def check_checkpoint(folder: Path, config: Mapping[str, Any], transformers: Any) -> None:
+def check_checkpoint(folder: Path, config: Mapping[str, object], transformers: ModuleType) -> None:
     """Raise `InputError` for remote code, an unknown architecture, missing weights, or implausible files.
 
     Args:
@@ -82,7 +86,7 @@ def check_checkpoint(folder: Path, config: Mapping[str, Any], transformers: Any)
     _check_depth(folder, config)
 
 
-def _iterate_entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _iterate_entries(config: Mapping[str, object]) -> Iterator[tuple[str, Any]]:
     """Yield every (name, value) of a configuration, at any depth."""
     stack: list[Any] = [config]
     while stack:
@@ -92,7 +96,7 @@ def _iterate_entries(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         stack += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def _reject_remote_code(folder: Path, config: Mapping[str, Any]) -> None:
+def _reject_remote_code(folder: Path, config: Mapping[str, object]) -> None:
     """Raise for entries by which transformers would load code or kernels from the folder or a repository ("owner/name")."""
     for name, value in _iterate_entries(config):
         if not value:
@@ -135,7 +139,7 @@ def _check_files(folder: Path) -> None:
                     raise InputError(f"{path} points outside of its folder: {shard}")
 
 
-def _check_depth(folder: Path, config: Mapping[str, Any]) -> None:
+def _check_depth(folder: Path, config: Mapping[str, object]) -> None:
     """Raise for very many layers: building such a model takes hours, even on the meta device."""
     for name, value in _iterate_entries(config):
         if name.endswith(LAYER_COUNT_SUFFIXES):
@@ -146,7 +150,7 @@ def _check_depth(folder: Path, config: Mapping[str, Any]) -> None:
                 )
 
 
-def _check_size(folder: Path, auto_class: Any) -> None:
+def _check_size(folder: Path, auto_class: type[_BaseAutoModelClass]) -> None:
     """Raise if config.json describes a much larger model than the stored weights, before memory is allocated.
 
     The model is built on the meta device. Unused heads and buffers may be missing from the folder: up to half of the model
@@ -199,7 +203,11 @@ def check_torch_file(path: Path) -> None:
 
 
 def load_model(
-    folder: Path, auto_class: Any, dtype: torch.dtype, *, ignore_missing: str | None = None
+    folder: Path,
+    auto_class: type[_BaseAutoModelClass],
+    dtype: torch.dtype,
+    *,
+    ignore_missing: str | None = None,
 ) -> nn.Module:
     """Load a model with all its weights from the folder.
 
@@ -236,7 +244,7 @@ def load_model(
     return model.eval().requires_grad_(False)
 
 
-def read_json(path: Path, default: Any = None) -> Any:
+def read_json(path: Path, default: object = None) -> Any:
     """Read a JSON file; return `default`, unless it is None, if the file does not exist."""
     if default is not None and not path.is_file():
         return default
@@ -247,7 +255,7 @@ def read_json(path: Path, default: Any = None) -> Any:
 
 
 @contextmanager
-def silence_transformers(transformers: Any) -> Iterator[None]:
+def silence_transformers(transformers: ModuleType) -> Iterator[None]:
     """Disable the progress bars and warnings of transformers; errors are reported by this module."""
     logging = transformers.utils.logging
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()

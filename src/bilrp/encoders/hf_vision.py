@@ -97,7 +97,7 @@ def choose_pooling(pooling: str | None, model_type: str) -> str:
     return pooling or ("cls" if model_type in CLS_TOKEN_MODELS else "pooler")
 
 
-def patch_regions(patch_size: Any) -> RegionFunction:
+def patch_regions(patch_size: object) -> RegionFunction:
     """Return the model's patches as regions, or 7×7 regions; 2×2 patches are merged while there are more than 1,024."""
 
     def spec(x: Tensor) -> Regions:
@@ -112,7 +112,7 @@ def patch_regions(patch_size: Any) -> RegionFunction:
     return spec
 
 
-def _patch_sides(patch_size: Any) -> tuple[int, int] | None:
+def _patch_sides(patch_size: object) -> tuple[int, int] | None:
     """Return (height, width) of a patch from a configuration's number or pair; None if it has no patches."""
     first, second = (
         patch_size

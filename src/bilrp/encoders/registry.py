@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from bilrp.errors import BilrpError, InputError, describe_error
 
@@ -243,7 +243,14 @@ def load_stored(name: str, options: object, *, weights: str | None = None) -> En
     )
 
 
-def parse_stored_options(stored_options: object) -> dict[str, Any]:
+class StoredOptions(TypedDict, total=False):
+    """Options of an encoder that a collection stores and that are used again."""
+
+    size: Size
+    resize: str
+
+
+def parse_stored_options(stored_options: object) -> StoredOptions:
     """Validate an encoder's options from JSON, and return them without `weights`, which is ignored.
 
     >>> parse_stored_options({"size": [64, 48], "resize": "crop", "weights": "vgg16.pth"})
@@ -264,8 +271,12 @@ def parse_stored_options(stored_options: object) -> dict[str, Any]:
         raise InputError(f"the stored resize of an encoder must be one of {', '.join(images.RESIZE_MODES)}")
     if not isinstance(stored_options.get("weights", ""), str):
         raise InputError("the stored weights of an encoder must be a file name")
-    options = {name: stored_options[name] for name in ("size", "resize") if name in stored_options}
-    return options | ({"size": tuple(size)} if isinstance(size, list) else {})
+    options: StoredOptions = {}
+    if "size" in stored_options:
+        options["size"] = (sides[0], sides[1]) if isinstance(size, list) else size
+    if "resize" in stored_options:
+        options["resize"] = stored_options["resize"]
+    return options
 
 
 def load(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bilrp.encoder import Encoder
 from bilrp.encoders.text import st_folder as folders
 from bilrp.encoders.text.heads import Normalize, Pooling
-from bilrp.encoders.text.reader import TextReader, find_embedding_offset
+from bilrp.encoders.text.reader import FastTokenizer, TextReader, find_embedding_offset
 from bilrp.encoders.text.segmentation import TextRegionSpec
 from bilrp.encoders.text.st_folder import ModelFolder
 from bilrp.errors import InputError
@@ -213,7 +213,7 @@ def _resolve_prompt(prompt: str | None, model_folder: ModelFolder) -> str:
 
 
 def _resolve_max_seq_length(
-    max_seq_length: int | None, model_folder: ModelFolder, transformer: nn.Module, tokenizer: Any
+    max_seq_length: int | None, model_folder: ModelFolder, transformer: nn.Module, tokenizer: FastTokenizer
 ) -> int | None:
     """Return the maximal number of tokens: the argument, the folder's or the tokenizer's, and at most the positions."""
     positions = count_positions(transformer, model_folder.config)

@@ -26,18 +26,18 @@ class FirstUseCheck:
     Args:
         owner: the live object.
         options: what the result depends on besides the object; another value is checked again.
-        compute_own: raw input -> embedding, by the object itself.
+        compute_own: text -> embedding, by the object itself.
         source: the call that gives the object's own embedding, for the message.
         advice: what to do if they differ.
     """
 
-    owner: Any
+    owner: object
     options: Hashable
-    compute_own: Callable[[Any], Any]
+    compute_own: Callable[[str], object]
     source: str
     advice: str
 
-    def verify(self, raw_input: Any, compute_ours: Callable[[], Tensor]) -> None:
+    def verify(self, raw_input: str, compute_ours: Callable[[], Tensor]) -> None:
         """Compare both embeddings of an input, unless this was done before."""
         verified = _VERIFIED.setdefault(self.owner, set())
         if self.options in verified:
@@ -57,7 +57,7 @@ class FirstUseCheck:
         raise InputError(f"the embedding is not that of {self.source} ({difference}): {self.advice}")
 
 
-def to_tensor(embedding: Any, source: str) -> Tensor:
+def to_tensor(embedding: object, source: str) -> Tensor:
     """Return an embedding that is a tensor, an array or a list of one of them as a tensor."""
     value = embedding[0] if isinstance(embedding, list | tuple) and len(embedding) == 1 else embedding
     try:

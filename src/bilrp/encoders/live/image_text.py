@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -15,6 +15,20 @@ from bilrp.encoders.live.pictures import LiveImageReader, make_processor_reader
 from bilrp.encoders.live.texts import build_text_encoder, wrap_tokenizer
 from bilrp.encoders.text.segmentation import TextRegionSpec
 from bilrp.trace.fingerprint import hash_weights
+
+if TYPE_CHECKING:
+    from PIL import Image as Pillow
+    from transformers.image_processing_utils import BaseImageProcessor
+
+
+@runtime_checkable
+class ImageTextProcessor(Protocol):
+    """A processor of transformers for images and texts."""
+
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def image_processor(self) -> BaseImageProcessor: ...
 
 
 class _Method(nn.Module):
@@ -31,7 +45,11 @@ class _Method(nn.Module):
 
 
 def from_open_clip(
-    model: Any, preprocess: Callable[[Any], Tensor], tokenizer: Any, *, regions: TextRegionSpec = "words"
+    model: Any,
+    preprocess: Callable[[Pillow.Image], Tensor],
+    tokenizer: Callable[[list[str]], Tensor],
+    *,
+    regions: TextRegionSpec = "words",
 ) -> DualEncoder:
     """Return a live open_clip model, with its image transform and tokenizer, as two encoders of one embedding space.
 
@@ -58,7 +76,7 @@ def from_open_clip(
     )
 
 
-def from_clip(model: Any, processor: Any, *, regions: TextRegionSpec = "words") -> DualEncoder:
+def from_clip(model: Any, processor: ImageTextProcessor, *, regions: TextRegionSpec = "words") -> DualEncoder:
     """Return a live transformers image-text model with its processor (see `from_transformers`).
 
     Args:
@@ -98,13 +116,13 @@ def from_clip(model: Any, processor: Any, *, regions: TextRegionSpec = "words") 
 
 
 def _build(
-    model: Any,
+    model: nn.Module,
     modules: tuple[nn.Module, nn.Module],
     read_image: LiveImageReader,
-    tokenizer: Any,
+    tokenizer: object,
     token_ids: Callable[[str], list[int]],
     encode_text: Callable[[str], Tensor],
-    about: tuple[str, Any],
+    about: tuple[str, object],
     regions: TextRegionSpec,
 ) -> DualEncoder:
     """Return both encoders.
@@ -150,6 +168,6 @@ def _build(
     return DualEncoder(image, text, name=name)
 
 
-def has_both_encoders(model: Any) -> bool:
+def has_both_encoders(model: object) -> bool:
     """Return whether a model embeds images and texts, as open_clip's do."""
     return callable(getattr(model, "encode_image", None)) and callable(getattr(model, "encode_text", None))

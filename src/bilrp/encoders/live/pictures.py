@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bilrp.encoder import Encoder
+from bilrp.encoder import Encoder, InputLike
 from bilrp.encoders import images
 from bilrp.encoders.hf_vision import PooledVisionModel, choose_pooling, patch_regions
 from bilrp.encoders.image_processor import ImageProcessor, build_image_processor
 from bilrp.encoders.photograph_means import find_photograph_mean
 from bilrp.errors import InputError
 from bilrp.inputs import Image, Item
+
+if TYPE_CHECKING:
+    from PIL import Image as Pillow
+    from transformers import PreTrainedModel
+    from transformers.image_processing_utils import BaseImageProcessor
 
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}  # Pillow's constants
 # Largest difference of the input tensors at which the crop is known, so that regions are drawn on the image.
@@ -46,11 +51,11 @@ class LiveImageReader:
         twin: the same preprocessing by bilrp, which knows the part of the image that remains; None if there is none.
     """
 
-    prepare: Callable[[Any], Tensor]
+    prepare: Callable[[Pillow.Image], Tensor]
     model: nn.Module
     twin: ImageProcessor | None = None
 
-    def __call__(self, raw_input: Any) -> Item:
+    def __call__(self, raw_input: InputLike) -> Item:
         image = images.open_image(raw_input)
         pixels = self.prepare(image)
         if not isinstance(pixels, Tensor) or pixels.dim() not in (3, 4):
@@ -69,7 +74,9 @@ class LiveImageReader:
         return replace(item, view=shown.view) if same else item
 
 
-def from_image_model(model: Any, processor: Any, *, pooling: str | None = None) -> Encoder:
+def from_image_model(
+    model: PreTrainedModel, processor: BaseImageProcessor, *, pooling: str | None = None
+) -> Encoder:
     """Return a live transformers image model with its image processor as an encoder (see `from_transformers`).
 
     Args:
@@ -103,7 +110,7 @@ class _CheckedVisionModel(PooledVisionModel):
             ) from None
 
 
-def from_timm(model: Any, transform: Callable[[Any], Tensor] | None = None) -> Encoder:
+def from_timm(model: nn.Module, transform: Callable[[Pillow.Image], Tensor] | None = None) -> Encoder:
     """Return a live timm model as an encoder: the pooled features before its classifier.
 
     Args:
@@ -144,10 +151,10 @@ class _ToModel:
         return replace(item, x=item.x.to(next(self.model.parameters())))
 
 
-def make_processor_reader(model: Any, processor: Any) -> LiveImageReader:
+def make_processor_reader(model: nn.Module, processor: BaseImageProcessor) -> LiveImageReader:
     """Return a reader that calls a transformers image processor, with its twin where bilrp has one."""
 
-    def prepare(image: Any) -> Tensor:
+    def prepare(image: Pillow.Image) -> Tensor:
         return torch.as_tensor(np.asarray(processor(images=image, return_tensors="pt")["pixel_values"]))
 
     try:
@@ -178,7 +185,7 @@ def _timm_processor(config: Mapping[str, Any]) -> ImageProcessor:
     )
 
 
-def _timm_patch_size(model: Any) -> Any:
+def _timm_patch_size(model: nn.Module) -> tuple[int, ...] | None:
     size = getattr(getattr(model, "patch_embed", None), "patch_size", None)
     return tuple(size) if size is not None else None
 

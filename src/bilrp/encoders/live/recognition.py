@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import nn
 
 from bilrp.encoder import DualEncoder, Encoder
-from bilrp.encoders.live.image_text import from_clip, from_open_clip, has_both_encoders
+from bilrp.encoders.live.image_text import ImageTextProcessor, from_clip, from_open_clip, has_both_encoders
 from bilrp.encoders.live.pictures import from_image_model, from_timm
 from bilrp.encoders.live.texts import from_callable, from_sentence_transformers, from_text_model
+from bilrp.encoders.text.segmentation import TextRegionSpec
 from bilrp.errors import InputError
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.image_processing_utils import BaseImageProcessor
 
-def adapt(model: Any) -> Encoder | DualEncoder | None:
+
+def adapt(model: object) -> Encoder | DualEncoder | None:
     """Return the encoder of a live object or tuple of objects; None if it is none that is known here.
 
     Args:
@@ -41,13 +46,13 @@ def _adapt_tuple(parts: tuple[Any, ...]) -> Encoder | DualEncoder | None:
 
 
 def from_transformers(
-    model: Any,
-    processor: Any,
+    model: PreTrainedModel,
+    processor: object,
     *,
     pooling: str | None = None,
     normalize: bool | None = None,
     max_seq_length: int | None = None,
-    regions: Any = "words",
+    regions: TextRegionSpec = "words",
 ) -> Encoder | DualEncoder:
     """Return a live transformers model with its tokenizer or processor as an encoder; its weights are not copied.
 
@@ -83,7 +88,7 @@ def from_transformers(
     )
 
 
-def is_sentence_transformer(model: Any) -> bool:
+def is_sentence_transformer(model: object) -> bool:
     """Return whether a model encodes texts by itself: `encode`, `tokenizer`, and a sequence of modules."""
     if not isinstance(model, nn.Module) or not callable(getattr(model, "encode", None)):
         return False
@@ -91,28 +96,28 @@ def is_sentence_transformer(model: Any) -> bool:
     return tokenizes and hasattr(model, "tokenizer") and hasattr(model, "__iter__")
 
 
-def is_transformers(model: Any) -> bool:
+def is_transformers(model: object) -> TypeGuard[PreTrainedModel]:
     """Return whether a model has a configuration and is called by the names of a tokenizer's output."""
     return isinstance(model, nn.Module) and hasattr(model, "config") and hasattr(model.config, "to_dict")
 
 
-def is_timm(model: Any) -> bool:
+def is_timm(model: object) -> TypeGuard[nn.Module]:
     """Return whether a model has timm's interface of features and head."""
     parts = ("forward_features", "forward_head")
     return isinstance(model, nn.Module) and all(callable(getattr(model, part, None)) for part in parts)
 
 
-def is_tokenizer(value: Any) -> bool:
+def is_tokenizer(value: object) -> bool:
     """Return whether a value turns texts into token ids: of transformers, or a tokenizers.Tokenizer."""
     converts = hasattr(value, "convert_ids_to_tokens") or hasattr(value, "token_to_id")
     return converts and not isinstance(value, nn.Module)
 
 
-def is_image_processor(value: Any) -> bool:
+def is_image_processor(value: object) -> TypeGuard[BaseImageProcessor]:
     """Return whether a value turns images into pixel values, as image processors of transformers."""
     return "pixel_values" in (getattr(value, "model_input_names", None) or ()) and not is_processor(value)
 
 
-def is_processor(value: Any) -> bool:
+def is_processor(value: object) -> TypeGuard[ImageTextProcessor]:
     """Return whether a value has both a tokenizer and an image processor."""
     return hasattr(value, "tokenizer") and hasattr(value, "image_processor")

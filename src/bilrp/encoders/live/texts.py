@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from bilrp.encoders.live.token_reader import (
 from bilrp.encoders.sentence_encoder import UNLIMITED_TOKENS, count_positions, read_everyday_sentences
 from bilrp.encoders.text import st_folder
 from bilrp.encoders.text.heads import Normalize, Pooling
-from bilrp.encoders.text.reader import TOKENIZER_LOCK
+from bilrp.encoders.text.reader import TOKENIZER_LOCK, FastTokenizer
 from bilrp.encoders.text.segmentation import TextRegionSpec
 from bilrp.errors import InputError
 from bilrp.inputs import Item
@@ -34,6 +34,9 @@ from bilrp.regions import tokens
 from bilrp.trace.fingerprint import hash_code, hash_weights
 from bilrp.trace.intermediate_input import run_from_module
 from bilrp.trace.introspection import find_modules
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 PROBE_TEXT = "The cat sat on a mat, 1 2 3."  # to find the token embedding
 ID_PARAMETERS = ("input_ids", "ids", "token_ids", "tokens", "batch", "features", "inputs")
@@ -168,7 +171,7 @@ class _TransformersModel(_LiveTextModel):
 class _CallableModel(_LiveTextModel):
     """A function of token ids or of texts as a module, with the modules that it refers to."""
 
-    def __init__(self, function: Callable[..., Any], takes: str, modules: Sequence[nn.Module]):
+    def __init__(self, function: Callable[..., object], takes: str, modules: Sequence[nn.Module]):
         super().__init__()
         self.function, self.takes, self.parts = [function], takes, nn.ModuleList(modules)
         self.takes_mask = "attention_mask" in _parameter_names(function)
@@ -246,7 +249,7 @@ def from_sentence_transformers(
 
 
 def from_text_model(
-    model: Any,
+    model: PreTrainedModel,
     tokenizer: Any,
     *,
     pooling: str | None = None,
@@ -299,8 +302,8 @@ def from_text_model(
 
 
 def from_callable(
-    function: Callable[..., Any],
-    tokenizer: Any,
+    function: Callable[..., object],
+    tokenizer: object,
     *,
     takes: Literal["texts", "ids"] | None = None,
     max_seq_length: int | None = None,
@@ -360,12 +363,16 @@ def from_callable(
     )
 
 
-def wrap_tokenizer(tokenizer: Any, name: str) -> Any:
+def _is_fast(tokenizer: object) -> TypeGuard[FastTokenizer]:
+    return bool(getattr(tokenizer, "is_fast", False))
+
+
+def wrap_tokenizer(tokenizer: object, name: str) -> FastTokenizer:
     """Return a tokenizer that gives the characters of each token; raise if it cannot."""
-    if getattr(tokenizer, "is_fast", False):
+    if _is_fast(tokenizer):
         return tokenizer
     inner = getattr(tokenizer, "tokenizer", None)
-    if getattr(inner, "is_fast", False):
+    if _is_fast(inner):
         return inner
     if hasattr(tokenizer, "token_to_id") and hasattr(tokenizer, "encode"):
         return BackendTokenizer(tokenizer)
@@ -379,7 +386,7 @@ def wrap_tokenizer(tokenizer: Any, name: str) -> Any:
 
 def build_text_encoder(
     module: nn.Module,
-    tokenizer: Any,
+    tokenizer: FastTokenizer,
     *,
     check: FirstUseCheck,
     limit: int | None,
@@ -443,7 +450,7 @@ def build_text_encoder(
     )
 
 
-def _choose_heads(model: Any, pooling: str | None, normalize: bool | None) -> list[nn.Module]:
+def _choose_heads(model: PreTrainedModel, pooling: str | None, normalize: bool | None) -> list[nn.Module]:
     """Return the pooling and the modules after it: as asked, else by the folder of the model, else by its kind."""
     if pooling == POOLER:
         if normalize:
@@ -466,7 +473,7 @@ def _choose_heads(model: Any, pooling: str | None, normalize: bool | None) -> li
     return [*heads, *([Normalize()] if normalize else [])]
 
 
-def _reach_modules(function: Any) -> list[nn.Module]:
+def _reach_modules(function: Callable[..., object]) -> list[nn.Module]:
     """Return the modules that a function, method or callable object refers to."""
     owners: list[Hashable] = [function, getattr(function, "__self__", None)]
     held = [
@@ -478,7 +485,7 @@ def _reach_modules(function: Any) -> list[nn.Module]:
     return list({id(module): module for module in reached}.values())
 
 
-def _parameter_names(function: Callable[..., Any]) -> list[str]:
+def _parameter_names(function: Callable[..., object]) -> list[str]:
     target = function.forward if isinstance(function, nn.Module) else function
     try:
         return list(inspect.signature(target).parameters)
@@ -486,5 +493,5 @@ def _parameter_names(function: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _source_name(model: Any) -> str:
+def _source_name(model: object) -> str:
     return str(getattr(model, "name_or_path", "") or type(model).__name__)

@@ -37,12 +37,12 @@ class LiveTextReader(TextReader):
     takes_text: bool = False
 
     @property
-    def identity(self) -> tuple[Any, Hashable]:
+    def identity(self) -> tuple[object, Hashable]:
         """The live object, and what its embeddings depend on besides its weights."""
         assert self.check is not None
         return self.check.owner, self.check.options
 
-    def __call__(self, raw_input: Any) -> Item:
+    def __call__(self, raw_input: object) -> Item:
         assert self.model is not None and self.check is not None
         text = read_text(raw_input)
         token_ids, tokens, notes = self.tokenize(text)
@@ -138,6 +138,7 @@ class FastTokenizerLike:
     is_fast: bool = True
     unk_token_id: int | None = None
     model_max_length: int = 10**30
+    all_special_ids: tuple[int, ...] = ()
 
 
 class BackendTokenizer(FastTokenizerLike):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,13 +21,30 @@ TOKENIZER_LOCK = threading.Lock()  # truncation settings are state of a tokenize
 MAX_TEXT_BYTES = 4_000_000  # more than any encoder reads
 
 
+@runtime_checkable
+class FastTokenizer(Protocol):
+    """What a `TextReader` asks of a tokenizer: a fast tokenizer of transformers, or a wrapped one."""
+
+    @property
+    def unk_token_id(self) -> int | None: ...
+    @property
+    def model_max_length(self) -> int: ...
+    @property
+    def all_special_ids(self) -> Sequence[int]: ...
+    def __call__(self, text: str, **options: Any) -> Mapping[str, Any]:
+        """Return `input_ids`, `offset_mapping` and `special_tokens_mask`."""
+        ...
+
+    def convert_ids_to_tokens(self, token_id: int, /) -> str: ...
+
+
 @dataclass(frozen=True, eq=False)
 class TextReader:
     """Text → Item with the token embeddings x_t = E[token t] (+ `embedding_offset`) and their regions.
 
     Args:
         embed: the model's token embedding.
-        tokenizer: a fast tokenizer of transformers.
+        tokenizer: gives the characters of each token.
         prompt: text before every input; it is one special token.
         max_seq_length: longer texts are truncated, with a note.
         regions: default regions of a text.
@@ -35,13 +52,13 @@ class TextReader:
     """
 
     embed: nn.Module
-    tokenizer: Any
+    tokenizer: FastTokenizer
     prompt: str
     max_seq_length: int | None
     regions: TextRegionSpec
     embedding_offset: Tensor | None = None
 
-    def __call__(self, raw_input: Any) -> Item:
+    def __call__(self, raw_input: object) -> Item:
         token_ids, tokens, notes = self.tokenize(read_text(raw_input))
         return self.make_item(token_ids, tokens, notes)
 
@@ -92,7 +109,8 @@ class TextReader:
         if all(span is None for span in spans):
             raise InputError("the tokenizer finds no words in this text: there is nothing to explain")
         words = [token_id for token_id, span in zip(token_ids, spans, strict=True) if span is not None]
-        unknown = words.count(self.tokenizer.unk_token_id)
+        unknown_id = self.tokenizer.unk_token_id
+        unknown = 0 if unknown_id is None else words.count(unknown_id)
         if 2 * unknown >= len(words):
             notes["unknown"] = (
                 f"{unknown} of the {len(words)} tokens of a text are unknown to the tokenizer, and identical for the model"
@@ -119,7 +137,7 @@ class TextReader:
             raise InputError(f"the text contains invalid Unicode ({str(error)[:80]})") from None
 
 
-def read_text(raw_input: Any) -> str:
+def read_text(raw_input: object) -> str:
     """Return a string unchanged, and a Path as the text of the file."""
     if isinstance(raw_input, Path):
         return files.read_text(raw_input, kind="text", max_bytes=MAX_TEXT_BYTES)

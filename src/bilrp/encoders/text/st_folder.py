@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from bilrp.encoders import hf_checkpoint
 from bilrp.encoders.hf_checkpoint import read_config, read_json, silence_transformers, wrap_load_errors
 from bilrp.encoders.text import heads
+from bilrp.encoders.text.reader import FastTokenizer
 from bilrp.errors import InputError
 
 SAVED_BY = "save_pretrained or sentence-transformers"
@@ -77,7 +79,7 @@ def read_model_folder(path: str | Path) -> ModelFolder:
     )
 
 
-def load_transformer(model_folder: ModelFolder, dtype: torch.dtype) -> tuple[nn.Module, Any]:
+def load_transformer(model_folder: ModelFolder, dtype: torch.dtype) -> tuple[nn.Module, FastTokenizer]:
     """Return the transformer, without gradients and in evaluation mode, and its tokenizer."""
     transformers = hf_checkpoint.import_transformers("text", "text encoders")
     hf_checkpoint.check_checkpoint(model_folder.path, model_folder.config, transformers)
@@ -101,7 +103,7 @@ def load_transformer(model_folder: ModelFolder, dtype: torch.dtype) -> tuple[nn.
     return model, tokenizer
 
 
-def is_decoder(config: Mapping[str, Any]) -> bool:
+def is_decoder(config: Mapping[str, object]) -> bool:
     """Return whether attention is causal; the last token is then the default pooling."""
     from transformers.models.auto import modeling_auto as auto
 
@@ -109,10 +111,10 @@ def is_decoder(config: Mapping[str, Any]) -> bool:
     is_causal_lm = (
         kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     )
-    return bool(config.get("is_decoder") or is_causal_lm) and config.get("is_causal", True)
+    return bool(config.get("is_decoder") or is_causal_lm) and bool(config.get("is_causal", True))
 
 
-def _load_model(model_folder: ModelFolder, transformers: Any, dtype: torch.dtype) -> nn.Module:
+def _load_model(model_folder: ModelFolder, transformers: ModuleType, dtype: torch.dtype) -> nn.Module:
     from transformers.models.auto import modeling_auto as auto
 
     # such as T5 without its decoder
