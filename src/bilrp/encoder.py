@@ -443,7 +443,7 @@ def compute_origin(encoder: Encoder, item: Item) -> dict[str, str | None]:
 
 def make_origin(
     encoder: Encoder, tape: Tape, composite: CompositeFunction, project: int | None
-) -> dict[str, Any]:
+) -> dict[str, str | None]:
     """Return what identifies the parts of a run: encoder, weights, composite, projection, similarity, dtype.
 
     Args:

@@ -6,7 +6,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,7 +20,7 @@ from bilrp.inputs import Item
 
 _lock = threading.Lock()
 # Of each encoder or live object: {its options: (fingerprint of the weights, embeddings)}.
-_computed: WeakKeyDictionary[Any, dict[Hashable, tuple[str, TypicalEmbeddings]]] = WeakKeyDictionary()
+_computed: WeakKeyDictionary[object, dict[Hashable, tuple[str, TypicalEmbeddings]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +30,7 @@ class TypicalEmbeddings:
     mean: Float[Tensor, " h"]
     cosines: tuple[float, ...]
 
-    def summarize_cosines(self) -> dict[str, Any]:
+    def summarize_cosines(self) -> dict[str, object]:
         """Return the number of pairs and the quantiles of their cosines by percent, as JSON for the origin of parts."""
         quantiles = np.percentile(self.cosines, QUANTILE_PERCENTS) if self.cosines else []
         rounded = {
@@ -51,7 +50,7 @@ def find_typical_embeddings(encoder: Encoder, fingerprint: str) -> TypicalEmbedd
     return embeddings if known == fingerprint else None
 
 
-def _identify(encoder: Encoder) -> tuple[Any, Hashable]:
+def _identify(encoder: Encoder) -> tuple[object, Hashable]:
     """Return the encoder, or the live object and its options: each call with a live object makes another encoder of it."""
     return getattr(encoder.read, "identity", (encoder, None))
 

@@ -330,7 +330,7 @@ def prepare(
         for result in results.values():
             check_embedding(result)
         resolved, item = resolve_regions(encoder, item, regions)
-        origin = make_origin(encoder, tape, chosen, project)
+        origin: dict[str, object] = {**make_origin(encoder, tape, chosen, project)}
         program, references = _freeze_program(encoder, item, tape, chosen, taps)
         # The tape is dropped here, to free activations that no map references before parts are computed.
         if typical is not None:

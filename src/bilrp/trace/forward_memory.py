@@ -15,7 +15,7 @@ from bilrp.trace.devices import check_fits
 MIN_CHECKED_INPUT_BYTES = 16 * 2**20  # smaller inputs are not checked before the run
 
 
-def forward_bytes(forward: Callable[[Tensor], Any], x: Tensor) -> int | None:
+def forward_bytes(forward: Callable[[Tensor], object], x: Tensor) -> int | None:
     """Return the bytes of all values of a forward pass at x, computed on fake tensors; None if that fails."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -43,7 +43,7 @@ class _AllocationCounter(TorchDispatchMode):
         return out
 
 
-def check_forward_fits(forward: Callable[[Tensor], Any], x: Tensor) -> None:
+def check_forward_fits(forward: Callable[[Tensor], object], x: Tensor) -> None:
     """Raise InputError if recording all values of a forward pass at x does not fit into memory."""
     needed = forward_bytes(forward, x) if x.numel() * x.element_size() >= MIN_CHECKED_INPUT_BYTES else None
     if needed is not None:

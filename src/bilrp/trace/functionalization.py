@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ from bilrp.trace.introspection import get_function_name, has_inplace_suffix
 from bilrp.trace.operation import Op
 
 
-def is_inplace(op: Op, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_inplace(
+    op: Op, func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> bool:
     """Return whether a call writes into its first argument.
 
     Args:
@@ -33,7 +35,7 @@ def is_inplace(op: Op, func: Callable[..., object], args: tuple[Any, ...], kwarg
 
 
 def _inplace_flag(
-    func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> tuple[int, bool]:
     """Return position (-1: keyword or absent) and value of the argument `inplace`, as in F.leaky_relu(x, 0.1, True)."""
     code = getattr(func, "__code__", None)
@@ -71,7 +73,7 @@ def normalize_argument_order(
 
 
 def find_inplace_target(
-    op: Op, func: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: Op, func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
 ) -> Tensor | None:
     """Return the tensor an in-place call writes into; None for other calls.
 

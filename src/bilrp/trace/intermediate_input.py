@@ -38,7 +38,9 @@ class _OutputSubstitution(TorchFunctionMode):
         return result if self.replacement is None else self.replacement.clone()
 
 
-def compute_module_output(module: Callable[[Any], Tensor], input_layer: str, model_input: Any) -> Tensor:
+def compute_module_output(
+    module: Callable[[Tensor], Tensor], input_layer: str, model_input: Tensor
+) -> Tensor:
     """Return the output of the submodule `input_layer` when the module runs on `model_input`.
 
     Args:
@@ -67,7 +69,7 @@ def _check_embedding(resumed: Any, embedding: Any, input_layer: str) -> None:
 
 
 def run_from_module(
-    module: Callable[..., Tensor], input_layer: str, model_input: Any, **options: Any
+    module: Callable[..., Tensor], input_layer: str, model_input: Tensor, **options: object
 ) -> Callable[[Tensor], Tensor]:
     """Return the function x ↦ embedding that runs the module with x as the output of `input_layer`.
 
@@ -79,7 +81,7 @@ def run_from_module(
 
 
 def _run_from(
-    module: Callable[..., Tensor], input_layer: str, model_input: Any, x: Tensor, **options: Any
+    module: Callable[..., Tensor], input_layer: str, model_input: Tensor, x: Tensor, **options: object
 ) -> Tensor:
     with _OutputSubstitution(_find_weight(module, input_layer), x) as substitution:
         result = module(model_input, **options)
@@ -91,7 +93,7 @@ def _run_from(
     return result
 
 
-def _find_weight(module: Any, input_layer: str) -> Tensor:
+def _find_weight(module: object, input_layer: str) -> Tensor:
     if not isinstance(module, nn.Module):
         raise InputError(
             f"input_layer={input_layer!r} must name a submodule, but {type(module).__name__} is not an nn.Module"

@@ -51,8 +51,9 @@ class LiveTextReader(TextReader):
         if padding:
             item = _pad(item, self.embed_tokens(padding))
         ids = torch.tensor([[*token_ids, *padding]], device=item.x.device)
-        item = replace(item, model_input=text_to_bytes(text) if self.takes_text else ids)
-        run = run_from_module(self.model, self.input_layer, item.model_input)
+        model_input = text_to_bytes(text) if self.takes_text else ids
+        item = replace(item, model_input=model_input)
+        run = run_from_module(self.model, self.input_layer, model_input)
         self.check.verify(text, lambda: run(item.x))
         return item
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -114,10 +114,13 @@ def move_channels_last(tensor: Tensor) -> Tensor:
     return tensor.movedim(-3, -1)
 
 
-def vmap_or_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+Outputs = TypeVar("Outputs")
+
+
+def vmap_or_loop(function: Callable[..., Outputs]) -> Callable[..., Outputs]:
     """Return `torch.vmap(function)`, with a loop for a batch of one and for operations that vmap does not support."""
 
-    def call(*tensors: Tensor) -> Any:
+    def call(*tensors: Tensor) -> Outputs:
         if len(tensors[0]) == 1:  # without the cost of vmap, which exceeds that of a small operation
             return _loop(function, tensors)
         with suppress_warnings():
