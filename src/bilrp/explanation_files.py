@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from torch import Tensor
 
-from bilrp.decomposition import deserialize_decomposition, serialize_decomposition
+from bilrp.decomposition import Decomposition, deserialize_decomposition, serialize_decomposition
 from bilrp.io import store
 from bilrp.io.files import (
     ANNOTATION_SUFFIXES,
@@ -33,8 +33,8 @@ The command line passes style, palette, names, title and special_tokens, and und
 """
 
 
-class DrawingOptions(TypedDict, total=False):
-    """Options of `Explanation.plot`.
+class PageOptions(TypedDict, total=False):
+    """Options of figures and pages.
 
     Args:
         title: heading.
@@ -42,8 +42,6 @@ class DrawingOptions(TypedDict, total=False):
         style: name of a link style ("auto", "pascal_voc", …), or a `bilrp.render.links.Style`.
         palette: "paper" or "safe" (colour-blind safe).
         special_tokens: draw special tokens ([CLS], </s>) of texts.
-        heatmaps: with arcs, also draw each region's share on its image.
-        links: draw pairs instead of findings; default: if a style is given.
         show: "matches", or "differences": what sets the two apart; pages show that first.
     """
 
@@ -52,9 +50,19 @@ class DrawingOptions(TypedDict, total=False):
     style: str | Style
     palette: str
     special_tokens: bool
+    show: Show
+
+
+class DrawingOptions(PageOptions, total=False):
+    """Options of `Explanation.plot`.
+
+    Args:
+        heatmaps: with arcs, also draw each region's share on its image.
+        links: draw pairs instead of findings; default: if a style is given.
+    """
+
     heatmaps: bool
     links: bool | None
-    show: Show
 
 
 class WriterOptions(DrawingOptions, total=False):
@@ -78,13 +86,18 @@ def _write_figure(explanation: Explanation, path: str | Path, **options: Unpack[
     return figure.write(explanation, path, **options)
 
 
-def _write_page(explanation: Explanation, path: str | Path, **options: Any) -> Path:
+def _write_page(
+    explanation: Explanation,
+    path: str | Path,
+    *,
+    heatmaps: bool = False,
+    links: bool | None = None,
+    dpi: int = 200,
+    **options: Unpack[PageOptions],
+) -> Path:
     from bilrp.render import page
 
-    of_figures = ("heatmaps", "links", "dpi")
-    return page.write(
-        explanation, path, **{name: value for name, value in options.items() if name not in of_figures}
-    )
+    return page.write(explanation, path, **options)
 
 
 def _write_json(explanation: Explanation, path: str | Path, **options: Unpack[WriterOptions]) -> Path:
@@ -102,7 +115,7 @@ def _write_json(explanation: Explanation, path: str | Path, **options: Unpack[Wr
     return Path(path)
 
 
-def _write_matches(explanation: Explanation, path: str | Path, **_: Any) -> Path:
+def _write_matches(explanation: Explanation, path: str | Path, **_: Unpack[WriterOptions]) -> Path:
     from bilrp.render import annotations
 
     return annotations.WRITERS[match_suffix(path, annotations.WRITERS) or ""](explanation, path)
@@ -134,7 +147,22 @@ def serialize_explanation(e: Explanation) -> tuple[dict[str, Tensor], dict[str, 
     return tensors, metadata
 
 
-def read_fields(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, Any]:
+class ExplanationFields(TypedDict):
+    """The fields of an explanation that its file has."""
+
+    a: Decomposition
+    b: Decomposition
+    score: float
+    relevance: Tensor
+    similarity: str
+    self_terms: tuple[Tensor, Tensor] | None
+    is_distance: bool
+    reference_terms: tuple[Tensor, Tensor] | None
+    reference_score: float
+    unweighted_score: float | None
+
+
+def read_fields(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> ExplanationFields:
     """Return the fields of the explanation whose tensors and metadata `serialize_explanation` returned."""
     sides = [
         deserialize_decomposition(

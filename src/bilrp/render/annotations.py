@@ -54,7 +54,7 @@ class Match:
         return [targets[first], targets[1 - first]]
 
 
-def write_annotations(explanations: Explanation | Sequence[Explanation], path: str | Path, **_: Any) -> Path:
+def write_annotations(explanations: Explanation | Sequence[Explanation], path: str | Path) -> Path:
     """Write the findings as an AnnotationPage of Web Annotations, each with a target in a and one in b."""
     matches = _list_matches(explanations)
     page_id = f"{UNPUBLISHED}/{_digest(matches)}"
@@ -63,7 +63,7 @@ def write_annotations(explanations: Explanation | Sequence[Explanation], path: s
     return files.write_text(path, json.dumps(page, indent=1, ensure_ascii=False))
 
 
-def write_manifest(explanations: Explanation | Sequence[Explanation], path: str | Path, **_: Any) -> Path:
+def write_manifest(explanations: Explanation | Sequence[Explanation], path: str | Path) -> Path:
     """Write a IIIF Presentation 3 manifest: the canvases of all inputs, and the findings as annotations on both sides."""
     matches, views = _list_matches(explanations), _list_views(explanations)
     manifest_id = f"{UNPUBLISHED}/{_digest(matches)}"
@@ -87,7 +87,7 @@ def write_manifest(explanations: Explanation | Sequence[Explanation], path: str 
     return files.write_text(path, json.dumps(manifest, indent=1, ensure_ascii=False))
 
 
-def write_region_pairs(explanations: Explanation | Sequence[Explanation], path: str | Path, **_: Any) -> Path:
+def write_region_pairs(explanations: Explanation | Sequence[Explanation], path: str | Path) -> Path:
     """Write the findings as rows of AIKON's table of region pairs, the score as per cent of the similarity.
 
     The ids of regions belong to the database of one AIKON: they are empty, and AIKON finds them by the names of the images.
@@ -102,7 +102,7 @@ def write_region_pairs(explanations: Explanation | Sequence[Explanation], path: 
     return files.write_text(path, buffer.getvalue())
 
 
-WRITERS: Mapping[str, Callable[..., Path]] = {
+WRITERS: Mapping[str, Callable[[Explanation | Sequence[Explanation], str | Path], Path]] = {
     ".jsonld": write_annotations,
     ".iiif.json": write_manifest,
     ".csv": write_region_pairs,

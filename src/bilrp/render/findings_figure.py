@@ -275,13 +275,12 @@ def _draw_legend(
     """Draw the legend of the colours that are drawn."""
     from matplotlib.lines import Line2D
 
-    line: dict[str, Any] = {"lw": 4, "alpha": 0.55}
     if any(isinstance(card, Difference) for card in cards):
-        handles = [Line2D([], [], color=palette.negative, label="sets the two apart", **line)]
+        handles = [Line2D([], [], color=palette.negative, label="sets the two apart", lw=4, alpha=0.55)]
     else:
         signs = {1 if card.relevance > 0 else -1 for card in cards if isinstance(card, Finding)}
         handles = scene.legend_handles(
-            palette, explanation.is_distance, dashes=(2.2, 0.7), signs=tuple(signs), **line
+            palette, explanation.is_distance, dashes=(2.2, 0.7), signs=tuple(signs), lw=4, alpha=0.55
         )
     figure = axes.get_figure()
     assert figure is not None

@@ -82,8 +82,8 @@ def render_html(
     palette: str = "paper",
     special_tokens: bool = False,
     show: Show = "matches",
-    strips: Mapping[str, Any] | None = None,
-    matrix: Mapping[str, Any] | None = None,
+    strips: Mapping[str, object] | None = None,
+    matrix: Mapping[str, object] | None = None,
 ) -> str:
     """Return the page as one string: all summaries first, then each explanation to explore.
 

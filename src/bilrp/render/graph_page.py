@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from bilrp.io import files
 from bilrp.render import page
@@ -72,13 +71,13 @@ graph(document.querySelector("main"), JSON.parse(document.querySelector("script[
 """
 
 
-def render_html(data: Mapping[str, Any]) -> str:
+def render_html(data: Mapping[str, object]) -> str:
     """Return the page of the data of `bilrp.collection.graph_payload.build_payload` as one string."""
     return page.build_document(
         data, title=str(data["title"]), entry="graph", start=_START_SCRIPT, css=_PAGE_CSS
     )
 
 
-def write(data: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
+def write(data: Mapping[str, object], path: str | os.PathLike[str]) -> Path:
     """Write the page to `path` atomically."""
     return files.write_bytes(Path(path), render_html(data).encode("utf-8"))

@@ -11,7 +11,7 @@ import os
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from bilrp.decomposition import Decomposition
     from bilrp.explanation import Explanation
+    from bilrp.explanation_files import PageOptions
 
 _MAX_EXACT_BYTES = 512 * 1024  # up to this size relevance is embedded as float32
 _MAX_DISPLAY_ERROR_FRACTION = 1e-4  # of the strongest pair: a tenth of the last digit that the page shows
@@ -72,7 +73,7 @@ def render_html(
     return build_document(data, title=document_title, entry="mount", start=_START_SCRIPT, css=_PAGE_CSS)
 
 
-def build_document(data: Mapping[str, Any], *, title: str, entry: str, start: str, css: str) -> str:
+def build_document(data: Mapping[str, object], *, title: str, entry: str, start: str, css: str) -> str:
     """Return a self-contained page.
 
     Args:
@@ -101,12 +102,12 @@ def build_document(data: Mapping[str, Any], *, title: str, entry: str, start: st
     return document.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def write(explanation: Explanation, path: str | os.PathLike[str], **options: Any) -> Path:
-    """Write the page to `path` atomically; `options` are those of `render_html`."""
+def write(explanation: Explanation, path: str | os.PathLike[str], **options: Unpack[PageOptions]) -> Path:
+    """Write the page to `path` atomically."""
     return files.write_bytes(Path(path), render_html(explanation, **options).encode("utf-8"))
 
 
-def embed(explanation: Explanation, *, height: int = 860, **options: Any) -> str:
+def embed(explanation: Explanation, *, height: int = 860, **options: Unpack[PageOptions]) -> str:
     """Return the page in a sandboxed iframe, for notebooks (`Explanation._repr_html_`)."""
     page = render_html(explanation, compact=True, **options)
     return (

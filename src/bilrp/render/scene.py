@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -412,7 +412,8 @@ def legend_handles(
     *,
     dashes: tuple[float, float],
     signs: Sequence[int] = (1, -1),
-    **line: Any,
+    lw: float,
+    alpha: float | None = None,
 ) -> list[Line2D]:
     """Return legend entries for positive and negative relevance; for a distance, positive means less similar.
 
@@ -421,15 +422,17 @@ def legend_handles(
         is_distance: Whether the score is a distance.
         dashes: Dash pattern of negative relevance, if the palette is dashed.
         signs: The signs that are drawn.
-        line: Other properties of the lines.
+        lw, alpha: Width in points and opacity of the lines.
     """
     from matplotlib.lines import Line2D
 
     more, less = ("less", "more") if is_distance else ("more", "less")
     style = (0, dashes) if palette.dashed else "solid"
     entries = {
-        1: Line2D([], [], color=palette.positive, label=f"makes them {more} similar", **line),
-        -1: Line2D([], [], color=palette.negative, label=f"makes them {less} similar", ls=style, **line),
+        1: Line2D([], [], color=palette.positive, label=f"makes them {more} similar", lw=lw, alpha=alpha),
+        -1: Line2D(
+            [], [], color=palette.negative, label=f"makes them {less} similar", ls=style, lw=lw, alpha=alpha
+        ),
     }
     return [entries[sign] for sign in entries if sign in signs]
 

@@ -73,7 +73,7 @@ def find_largest(strips: Sequence[Strip]) -> float:
     return float(max(values, default=0.0)) or 1.0
 
 
-def serialize_strips(strips: Sequence[Strip], legend: Legend) -> dict[str, Any]:
+def serialize_strips(strips: Sequence[Strip], legend: Legend) -> dict[str, object]:
     """Return strips for a page: thumbnails or words, boxes of regions, and contributions relative to the largest."""
     largest = find_largest(strips)
     return {
@@ -88,7 +88,7 @@ def serialize_strips(strips: Sequence[Strip], legend: Legend) -> dict[str, Any]:
     }
 
 
-def _serialize_item(item: StripItem, largest: float) -> dict[str, Any]:
+def _serialize_item(item: StripItem, largest: float) -> dict[str, object]:
     view, boxes = item.side.view, getattr(item.side, "region_boxes", None)  # an attribution has none
     tints = [round(float(value), 4) for value in _tint(item.values / largest)]
     about = {"label": item.label, "note": item.note, "tints": tints}
