@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import ModuleType
 
 # Control characters, line breaks, changes of writing direction, and lone surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -69,7 +69,7 @@ def wrap_errors(prefix: str) -> Iterator[None]:
         raise InputError(f"{prefix} ({describe_error(error)})") from error
 
 
-def import_optional(module: str, extra: str, feature: str) -> Any:
+def import_optional(module: str, extra: str, feature: str) -> ModuleType:
     """Import a module of an optional dependency; raise `InputError` with the pip command if it is missing.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -110,10 +110,10 @@ class Highlight:
         """The score less the weights of the query."""
         return _unattributed(self.sides[0])
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return numbers, characters and texts, ready for JSON; an image has `values` in place of spans."""
         query, passage = self.sides
-        row = {
+        row: dict[str, object] = {
             "score": self.score,
             "similarity": query.similarity,
             "unattributed": self.unattributed,
@@ -253,7 +253,7 @@ class HighlightContrast:
         """The score less the weights of both passages."""
         return self.toward.unattributed - self.against.unattributed
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return numbers, characters and texts, ready for JSON."""
         return {
             "score": self.score,

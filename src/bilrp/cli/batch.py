@@ -166,7 +166,7 @@ def print_summaries(
 
 def write_page(
     entries: Sequence[GalleryEntry], outputs: Sequence[Path], draw: DrawOptions, *, title: str, columns: int,
-    lead: str = "", open_output: bool = False, quiet: bool = False, matrix: Mapping[str, Any] | None = None,
+    lead: str = "", open_output: bool = False, quiet: bool = False, matrix: Mapping[str, object] | None = None,
 ) -> None:  # fmt: skip
     """Write all explanations as one page.
 

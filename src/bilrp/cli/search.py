@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from bilrp.collection import Collection
     from bilrp.collection.approximate_index import ApproximateIndex
     from bilrp.collection.core import Neighbour
+    from bilrp.collection.neighbours import Query
     from bilrp.collection.repair import Repair
     from bilrp.decomposition import Decomposition
     from bilrp.render.gallery import GalleryEntry
@@ -410,7 +411,7 @@ def _describe_recall(
     return words, {"recall": None} | values
 
 
-def with_full_view(collection: Collection, decomposition: Decomposition, query: Any) -> Decomposition:
+def with_full_view(collection: Collection, decomposition: Decomposition, query: Query) -> Decomposition:
     """Replace the stored thumbnail by the image from its file, if that still exists.
 
     Args:
@@ -426,7 +427,7 @@ def with_full_view(collection: Collection, decomposition: Decomposition, query: 
     )
 
 
-def resolve_query(collection: Collection, query: str) -> Any:
+def resolve_query(collection: Collection, query: str) -> int | str:
     """Return an item's number or id, or the query itself if it is a file or a text."""
     if re.fullmatch(r"[0-9]{1,18}", query) and int(query) < len(collection):
         return int(query)

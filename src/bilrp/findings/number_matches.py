@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -112,7 +112,7 @@ def extract_number_findings(relevance: np.ndarray, a: Regions, b: Regions, *, sc
     ]
 
 
-def serialize_matches(matches: Sequence[NumberMatch], a: Regions, b: Regions) -> list[dict[str, Any]]:
+def serialize_matches(matches: Sequence[NumberMatch], a: Regions, b: Regions) -> list[dict[str, object]]:
     """Return matches as JSON-ready dicts; places are (top, left, bottom, right) in pixels of the network's input.
 
     Args:

@@ -84,7 +84,7 @@ def look_up_baseline(origin: Mapping[str, Any], *shapes: Sequence[int]) -> Rando
     )
 
 
-def look_up_long_baseline(origin: Mapping[str, Any], long_texts: int) -> RandomBaseline | None:
+def look_up_long_baseline(origin: Mapping[str, object], long_texts: int) -> RandomBaseline | None:
     """Return the baseline of texts of which one or both are long, or None if it was not measured for these weights."""
     measured = {1: SENTENCE_AND_PARAGRAPH_BASELINES, 2: PARAGRAPH_BASELINES}[long_texts]
     return measured.get(str(origin.get("weights")))
