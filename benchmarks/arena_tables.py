@@ -1,8 +1,8 @@
 """Print the tables of docs/true.md from a run of the arena: python benchmarks/arena_tables.py OUT
 
-OUT is the folder of `bilrp study arena --out OUT`. The first table has a row for each encoder, ground truth and measure,
-those where the default loses most first; the others say what the score loses when regions are covered, by findings and by
-region.
+OUT is the folder of `bilrp study arena --out OUT`. The first two tables, for photographs and for texts, have a row for each
+encoder, ground truth and measure, those where the default loses most first. The third says what the score loses without
+the regions of the first findings, the last on how many pairs no other method's loss is larger.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ METHODS = {
     "random": "random",
 }
 MEASURES = ("× chance", "signed", "hit", "AUC")
-TOP_OF_SCALE = 0.995  # rows in which every method but the trivial ones is right say nothing
+TOP_OF_SCALE = 0.995  # rows in which the default and another method are always right say nothing
 TRIVIAL = ("same place", "random")
+TEXT_METHODS = ("AttnLRP", "Shapley pairs")
 
 
 def format_row(cells: Sequence[str]) -> str:
@@ -61,70 +62,82 @@ def format_value(value: float | None, best: float | None = None) -> str:
     return f"**{text}**" if best is not None and f"{value:.2f}" == f"{best:.2f}" else text
 
 
-def print_truths(table: Mapping[str, Mapping[str, Any]]) -> None:
+def print_header(*titles: str) -> None:
+    """Print the first two lines of a Markdown table."""
+    print(format_row(titles))
+    print("|" + "---|" * len(titles))
+
+
+def print_truths(table: Mapping[str, Mapping[str, Any]], *, texts: bool) -> None:
     """Print a row for each encoder, ground truth and measure, the default's largest losses first.
 
     Args:
         table: {"encoder | truth": {method: {measure: interval}}}, of results.json.
+        texts: whether to print the rows of texts, or those of photographs.
     """
+    names = [name for name in METHODS if texts or name not in TEXT_METHODS]
     rows = []
     for key, by_method in table.items():
         encoder, truth = key.split(" | ")
-        if truth.startswith("warp: ") or truth == "stereo":
+        if truth.startswith("warp: ") or truth == "stereo" or texts != ("AttnLRP" in by_method):
             continue
         pairs = by_method["default"]["hit"]["pairs"]
         for measure in MEASURES:
             values = {name: each[measure]["mean"] for name, each in by_method.items() if measure in each}
             others = [value for name, value in values.items() if name not in ("default", *TRIVIAL)]
-            if measure in ("hit", "AUC") and others and min(others) > TOP_OF_SCALE:
+            if measure in ("hit", "AUC") and others and min(values["default"], max(others)) > TOP_OF_SCALE:
                 continue
             best = max(values.values())
-            cells = [format_value(values.get(name), best) for name in METHODS]
+            cells = [format_value(values.get(name), best) for name in names]
             head = f"{NAMES.get(encoder, encoder)}, {TRUTHS.get(truth, truth)} ({pairs} pairs)"
             rows.append((values["default"] / best, format_row([head, measure, *cells])))
-    print(format_row(["encoder, truth", "measure", *METHODS.values()]))
-    print("|" + "---|" * (2 + len(METHODS)))
+    print_header("encoder, truth", "measure", *(METHODS[name] for name in names))
     for _, line in sorted(rows):
         print(line)
 
 
-def print_covering(results: Mapping[str, Any], kind: str, measure: str, others: str) -> None:
-    """Print what the score loses without the first regions, and how often it loses more under the default.
+def print_falls(table: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print what the score loses without the regions of the first findings of each method.
 
     Args:
-        results: the content of results.json.
-        kind: the comparison, a key of `COMPARISONS`.
-        measure: what the default covers.
-        others: what the others cover.
+        table: as for `print_truths`.
     """
-    print(format_row(["encoder (pairs)", "", *METHODS.values(), "all"]))
-    print("|" + "---|" * (3 + len(METHODS)))
-    for key, by_method in results["table"].items():
+    print_header("encoder, truth", *METHODS.values())
+    for key, by_method in table.items():
         encoder, truth = key.split(" | ")
-        if measure not in by_method["default"]:
-            continue
-        falls = {
-            name: each[measure if name == "default" else others]["mean"] for name, each in by_method.items()
-        }
-        cells = [format_value(falls.get(name), max(falls.values())) for name in METHODS]
-        covering = results["covering"][f"{encoder}{kind}"]
-        pairs = by_method["default"][measure]["pairs"]
-        head = f"{NAMES.get(encoder, encoder)}, {'one class' if truth == 'class' else truth} ({pairs})"
-        print(format_row([head, "fall", *cells, ""]))
-        shares = [format_value(covering[name]["mean"]) if name in covering else "" for name in METHODS]
-        ties, more = (covering[name] for name in ("every other", "more than every other"))
-        interval = f"{format_value(ties['low'])} to {format_value(ties['high'])}"
-        last = f"{format_value(ties['mean'])} ({format_value(more['mean'])}), {interval}"
-        print(format_row(["", "default falls more", *shares, last]))
+        if "fall" in by_method["default"]:
+            falls = {name: each["fall"]["mean"] for name, each in by_method.items()}
+            cells = [format_value(falls.get(name), max(falls.values())) for name in METHODS]
+            pairs = by_method["default"]["fall"]["pairs"]
+            print(format_row([f"{NAMES[encoder]}, {TRUTHS.get(truth, truth)} ({pairs} pairs)", *cells]))
+
+
+def print_largest_falls(covering: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print on how many pairs no other method's fall is larger, with its interval, for everything that is covered.
+
+    Args:
+        covering: {"encoder, kind": {"every other": interval}}, of results.json.
+    """
+    print_header("encoder", *(kind.removeprefix(", ") or "first findings" for kind in COMPARISONS))
+    for encoder, name in NAMES.items():
+        if encoder in covering:
+            cells = []
+            for kind in COMPARISONS:
+                interval = covering[f"{encoder}{kind}"]["every other"]
+                mean, low, high = (format_value(interval[key]) for key in ("mean", "low", "high"))
+                cells.append(f"{mean} ({low} to {high})")
+            print(format_row([name, *cells]))
 
 
 def main(folder: str) -> None:
     """Print the tables of a run in a folder."""
     results = json.loads((Path(folder) / "results.json").read_text())
-    print_truths(results["table"])
-    for kind, measures in COMPARISONS.items():
-        print(f"\n{kind.removeprefix(', ') or 'by findings'}")
-        print_covering(results, kind, *measures)
+    for texts in (False, True):
+        print_truths(results["table"], texts=texts)
+        print()
+    print_falls(results["table"])
+    print()
+    print_largest_falls(results["covering"])
 
 
 if __name__ == "__main__":

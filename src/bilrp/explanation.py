@@ -173,7 +173,10 @@ class Explanation:
 
     @property
     def unattributed(self) -> float:
-        """The part of the score that no pair of regions explains: biases, constants, features in no region."""
+        """The part of the score that no pair of regions explains: biases, constants, features in no region.
+
+        Under a centered composite also what any two inputs share, which `breakdown.shared` tells apart.
+        """
         return self.breakdown.unattributed
 
     def top(self, k: int = 10) -> list[Match]:
@@ -457,9 +460,10 @@ class Explanation:
         )
 
     def __repr__(self) -> str:
+        shared = f" (any two share {self.breakdown.shared:.3g})" if self.breakdown.is_centered else ""
         return (
             f"Explanation({self.similarity} = {self.score:.6g}, {self.relevance.shape[0]} × {self.relevance.shape[1]} "
-            f"regions, unattributed {self.unattributed:.3g})"
+            f"regions, unattributed {self.unattributed:.3g}{shared})"
         )
 
 

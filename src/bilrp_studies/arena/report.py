@@ -45,7 +45,8 @@ MEANINGS = {
     "fall by region": "the same, with the regions that have the most relevance in sum, whatever they match",
     "fall, checked": "the same, with regions that were chosen with the model (`Explanation.find_needed_regions`): the first "
     "of the findings, those with the most relevance, or those of that half that lower the score most when covered alone",
-    "unattributed": "share of the score that no pair of regions has; not compared",
+    "unattributed": "share of the score that no pair of regions has: what any two inputs share, biases and constants; not "
+    "compared",
 }
 
 
