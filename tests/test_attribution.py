@@ -114,6 +114,8 @@ def test_targets_that_do_not_fit_are_refused() -> None:
         bilrp.attribute(net, x, torch.rand(2, 3))
     with pytest.raises(InputError, match="at least one"):
         bilrp.attribute(net, x, [])
+    with pytest.raises(InputError, match="to compare with has NaN"):
+        bilrp.attribute(net, x, torch.full((4,), torch.nan))
 
 
 def test_one_sweep_serves_every_vector(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,8 @@ class PreparedInput:
 
     def pull(self, vectors: Tensor) -> Tensor:
         """Return [regions, n], ⟨P_I, v⟩ of each region and each of the vectors [n, h], by one backward sweep for all."""
+        if not bool(torch.isfinite(vectors).all()):
+            raise InputError("an embedding to compare with has NaN or infinite values")
         with torch.no_grad():
             values = pull_vectors(self.program, self.regions, vectors)
             if self.is_centered:

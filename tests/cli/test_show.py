@@ -52,7 +52,7 @@ def test_what_cannot_be_shown_is_one_line(show, tmp_path):
     cases = {
         ("broken.npz",): "not a readable",
         ("absent.npz",): "no file absent.npz",
-        ("text.txt",): "cannot store numbers",
+        ("text.txt",): "has no stored numbers",
         ("why.npz", "-o", "why.npz"): "would be overwritten",
         ("why.npz", "--link-preset", "nope"): "no style",
         ("why.npz", "--open"): "add -o why.html",

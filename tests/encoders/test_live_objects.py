@@ -64,6 +64,14 @@ def load(folder: Path) -> tuple[Any, Any]:
     )
 
 
+def test_a_model_behind_its_tokenizer_or_in_training_is_refused(gte_folder: Path) -> None:
+    model, tokenizer = load(gte_folder)
+    with pytest.raises(InputError, match=r"give the model first: \(BertModel, \w+\)"):
+        bilrp.explain((tokenizer, model), "a cat", "a dog")
+    with pytest.raises(InputError, match=r"call model\.eval\(\) first"):
+        bilrp.explain((model.train(), tokenizer), "a cat", "a dog")
+
+
 def embed(encoder: bilrp.Encoder | DualEncoder | None, raw: Any) -> Tensor:
     assert isinstance(encoder, bilrp.Encoder)
     item = read_item(encoder, raw)

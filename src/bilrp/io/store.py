@@ -40,7 +40,7 @@ def write(path: str | Path, tensors: dict[str, Tensor], metadata: dict[str, str]
         tensors: Tensors by name.
         metadata: Strings by name; "kind" is what `read` checks.
     """
-    suffix = _check_suffix(path)
+    suffix = _check_suffix(path, f"cannot store numbers as {path}")
     plain = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
     metadata = {to_printable(name): to_printable(text) for name, text in metadata.items()}
     checksums = {name: hash_tensor(name, tensor) for name, tensor in plain.items()}
@@ -68,7 +68,7 @@ def read(
         only: Names of the tensors to read; None reads all.
     """
     path = Path(path)
-    suffix = _check_suffix(path)
+    suffix = _check_suffix(path, f"{path} has no stored numbers")
     if not path.is_file():
         raise InputError(f"no file {path}")
     with wrap_errors(f"{path} is not a readable {suffix} file"):
@@ -212,8 +212,8 @@ def _read_array(stream: IO[bytes] | BufferedIOBase, size: int, kinds: str) -> np
     return native.reshape(shape, order="F" if fortran else "C")
 
 
-def _check_suffix(path: str | Path) -> str:
+def _check_suffix(path: str | Path, problem: str) -> str:
     suffix = Path(path).suffix.lower()
     if suffix not in files.NUMBER_SUFFIXES:
-        raise InputError(f"cannot store numbers as {path}: use {' or '.join(files.NUMBER_SUFFIXES)}")
+        raise InputError(f"{problem}: use {' or '.join(files.NUMBER_SUFFIXES)}")
     return suffix

@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bilrp.encoder import MODEL_RUN_LOCK
 from bilrp.errors import InputError
@@ -54,7 +54,9 @@ class FirstUseCheck:
                 verified.add(self.options)
                 return
             difference = f"coordinates differ by up to {largest:.2g}"
-        raise InputError(f"the embedding is not that of {self.source} ({difference}): {self.advice}")
+        in_training = isinstance(self.owner, nn.Module) and self.owner.training
+        advice = "the model is in training mode, call model.eval() first" if in_training else self.advice
+        raise InputError(f"the embedding is not that of {self.source} ({difference}): {advice}")
 
 
 def to_tensor(embedding: object, source: str) -> Tensor:

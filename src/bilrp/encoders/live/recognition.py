@@ -38,7 +38,10 @@ def _adapt_tuple(parts: tuple[Any, ...]) -> Encoder | DualEncoder | None:
     if len(parts) != 2 or not callable(parts[0]) or isinstance(parts[1], str | Encoder | DualEncoder):
         return None
     model, second = parts
-    if is_tokenizer(second) or is_image_processor(second) or is_processor(second):
+    if isinstance(second, nn.Module) and any(is_kind(model) for is_kind in READER_KINDS):
+        names = type(second).__name__, type(model).__name__
+        raise InputError(f"give the model first: ({names[0]}, {names[1]})")
+    if any(is_kind(second) for is_kind in READER_KINDS):
         if is_sentence_transformer(model):
             raise InputError("a SentenceTransformer has its tokenizer: pass the model alone")
         return from_transformers(model, second) if is_transformers(model) else from_callable(model, second)
@@ -121,3 +124,7 @@ def is_image_processor(value: object) -> TypeGuard[BaseImageProcessor]:
 def is_processor(value: object) -> TypeGuard[ImageTextProcessor]:
     """Return whether a value has both a tokenizer and an image processor."""
     return hasattr(value, "tokenizer") and hasattr(value, "image_processor")
+
+
+READER_KINDS = (is_tokenizer, is_image_processor, is_processor)
+"""What reads the input of a transformers model."""
