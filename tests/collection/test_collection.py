@@ -488,3 +488,14 @@ def test_a_file_that_changed_is_not_taken_for_the_one_indexed(tmp_path: Path) ->
     with pytest.raises(InputError, match=r"000\.png: its file has changed since: index it again"):
         indexed.decomposition(0)
     assert indexed.parts.read_parts(indexed.ids) == [None] * 3
+
+
+def test_what_any_two_share_belongs_to_no_part_of_a_query() -> None:
+    """Searched by a part, the mean embedding is not in the query, and nothing of the score is unattributed."""
+    torch.manual_seed(0)
+    encoder = bilrp.Encoder(torch.nn.Linear(6, 5, bias=False), mean_embedding=torch.rand(5))
+    whole, item = (bilrp.decompose(encoder, torch.rand(1, 6)) for _ in range(2))
+    assert whole.reference is not None and bool(whole.reference.any())
+    for restricted in (restrict_query(whole, part=[1, 4]), restrict_query(whole, without=[0, 2, 3, 5])):
+        breakdown = bilrp.pair(restricted, item, similarity="cosine").breakdown
+        assert breakdown.unattributed - breakdown.shared == pytest.approx(0, abs=1e-6)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bilrp.decomposition import Decomposition
@@ -71,7 +72,12 @@ def restrict_query(
     whole = decomposition.embedding
     embedding = whole - decomposition.parts[excluded].sum(0) if part is None else parts.sum(0)
     regions = select_regions(decomposition.regions, included)
-    return replace(decomposition, parts=parts, embedding=embedding, regions=regions, view=view)
+    reference = decomposition.reference
+    if part is not None and reference is not None:
+        reference = torch.zeros_like(reference)  # what any two inputs share belongs to no part
+    return replace(
+        decomposition, parts=parts, embedding=embedding, regions=regions, view=view, reference=reference
+    )
 
 
 def _split_regions(
