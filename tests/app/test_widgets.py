@@ -52,13 +52,19 @@ def show_widgets(tab, widgets, saved, asked=None):
             for name in ("payload", "styles")
             if name in widget.trait_names()
         }
+        # The window holds the promise: one that only this call waits for may be garbage collected while the module loads.
         tab.evaluate(
-            """async ([number, place, state]) => {
-                const module = await import(`http://notebook.test/${number}.js`);
-                module.default.render({ model: window.model(place, state), el: document.getElementById(place) });
+            """([number, place, state]) => {
+                window.shown = undefined;
+                window.loading = import(`http://notebook.test/${number}.js`).then((module) => {
+                    module.default.render({ model: window.model(place, state), el: document.getElementById(place) });
+                    window.shown = "";
+                }).catch((error) => { window.shown = String(error); });
             }""",
             [number, path, state],
         )
+        tab.wait_for_function("window.shown !== undefined")
+        assert tab.evaluate("window.shown") == ""
 
 
 @pytest.mark.browser

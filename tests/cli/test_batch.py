@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,18 @@ def test_three_inputs_start_with_the_scores_of_all_pairs(more: Path, bilrp_comma
     score = json.loads(bilrp_command("explain", "a.png", "c.png", *BY, "--json")[1])["score"]
     assert table[2].split()[2] == table[4].split()[1] == f"{score:.4g}"
     assert '"caption":"cosine of every pair"' in (more / "why.html").read_text()
+
+
+def test_matches_that_a_summary_names_are_listed(more: Path, bilrp_command) -> None:
+    for inputs in (
+        ("explain", "a.png", "b.png", "c.png"),
+        ("explain", "a.png", "b.png"),
+        ("sets", "left", "right"),
+    ):
+        _, out, _ = bilrp_command(*inputs, *BY)
+        named = re.findall(r"\bmatch (\d+) \(", out)
+        listed = re.findall(r"^ +(\d+) +\S.* ↔ ", out, re.MULTILINE)
+        assert named and set(named) <= set(listed)
 
 
 def test_two_folders(more: Path, bilrp_command) -> None:

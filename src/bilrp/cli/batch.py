@@ -6,13 +6,14 @@ import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bilrp.cli.console import print_safe
 from bilrp.errors import InputError, to_printable
 from bilrp.io import files
 
 if TYPE_CHECKING:
+    from bilrp.answers.shapes import Finding
     from bilrp.cli.outputs import DrawOptions
     from bilrp.decomposition import Decomposition
     from bilrp.encoder import Encoder
@@ -162,6 +163,24 @@ def print_summaries(
         print_safe(to_printable(header))
     for entry in entries:
         print_safe(f"{to_printable(entry.heading)}\n{terminal.wrap(entry.explanation.summary())}")
+        print_named_findings(entry.explanation)
+
+
+def print_named_findings(explanation: Explanation) -> None:
+    """Print where the matches are that a summary names by number: those of images; words are in the summary itself."""
+    from bilrp.cli import terminal
+    from bilrp.findings.summary import name_whole
+    from bilrp.inputs import Image
+    from bilrp.render.findings_figure import serialize_findings
+
+    if isinstance(explanation.a.view, Image) and isinstance(explanation.b.view, Image):
+        lines = terminal.format_findings(
+            cast("list[Finding]", serialize_findings(explanation)),
+            terminal.terminal_width(),
+            name_whole(explanation),
+            max_findings=0,
+        )
+        print_safe("\n".join(lines))
 
 
 def write_page(

@@ -125,7 +125,7 @@ def _print_text(
     comparison: SetComparison, counted: Sequence[str], names: Sequence[str], encoder: str
 ) -> None:
     """Print the mean similarity of the pairs, and the most similar pairs with what they share."""
-    from bilrp.cli import terminal
+    from bilrp.cli import batch, terminal
     from bilrp.findings.formatting import format_number
 
     print_safe(to_printable(f"{counted[0]}  and  {counted[1]}"))
@@ -135,6 +135,7 @@ def _print_text(
         score = f"{comparison.similarity.replace('_', ' ')} {format_number(example.score)}"
         heading = f"similar pair {number}: {example.a.name} and {example.b.name}, {score}"
         print_safe(f"\n  {to_printable(heading)}\n{terminal.wrap(example.summary(), indent='    ')}")
+        batch.print_named_findings(example)
     print_safe("")
 
 

@@ -183,7 +183,7 @@ def format_summary(values: ExplainAnswer, *, show_pairs: bool = False) -> str:
         *([wrap(f"{values['differs_lead']} {values['differs_most']}.")] if values["differs_most"] else []),
         *([wrap(values["checked"])] if values["checked"] else []),
         "",
-        *_format_findings(values["findings"], terminal_width(), values["share_of"]),
+        *format_findings(values["findings"], terminal_width(), values["share_of"]),
         *_format_breakdown(values),
     ]
     if show_pairs and values["top"]:
@@ -229,18 +229,30 @@ def _format_breakdown(values: ExplainAnswer) -> list[str]:
     ]
 
 
-def _format_findings(
+def format_findings(
     findings: Sequence[Finding], width: int, share_of: str = "the score", max_findings: int = 6
 ) -> list[str]:
-    """Format the strongest findings, one per line: number, share of the score (near zero: relevance), locations."""
+    """Format findings, one per line: number, share of the score (near zero: relevance), locations.
+
+    Args:
+        findings: all of them, strongest first.
+        width: of the terminal, in characters.
+        share_of: what shares are of.
+        max_findings: how many of the strongest are listed; the first that raise the score always are, as the summary names
+            them.
+    """
     from bilrp.findings.formatting import format_share, format_signed
+    from bilrp.findings.summary import MAX_NAMED_FINDINGS
 
     if not findings:
         return []
     near_zero = findings[0]["share"] is None
     positions = " (x from the left, y from the top)" if findings[0]["label"].startswith("x ") else ""
     lines = [f"  matches, by their {'relevance' if near_zero else f'share of {share_of}'}{positions}"]
-    for number, finding in enumerate(findings[:max_findings], 1):
+    raising = [number for number, finding in enumerate(findings, 1) if finding["relevance"] > 0]
+    for number, finding in enumerate(findings, 1):
+        if number > max_findings and number not in raising[:MAX_NAMED_FINDINGS]:
+            continue
         own = finding["share"]
         share = format_signed(finding["relevance"]) if own is None else format_share(own)
         label = to_printable(finding["label"])
