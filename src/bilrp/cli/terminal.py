@@ -248,7 +248,7 @@ def format_findings(
         return []
     near_zero = findings[0]["share"] is None
     positions = " (x from the left, y from the top)" if findings[0]["label"].startswith("x ") else ""
-    lines = [f"  matches, by their {'relevance' if near_zero else f'share of {share_of}'}{positions}"]
+    lines = [wrap(f"matches, by their {'relevance' if near_zero else f'share of {share_of}'}{positions}")]
     raising = [number for number, finding in enumerate(findings, 1) if finding["relevance"] > 0]
     for number, finding in enumerate(findings, 1):
         if number > max_findings and number not in raising[:MAX_NAMED_FINDINGS]:
