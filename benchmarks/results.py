@@ -201,7 +201,7 @@ def adopt(name: str, command: str) -> None:
     if not contents:
         raise SystemExit(f"no page has <!-- results: {name} -->, or it has the figures of the file")
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "rev-parse", "--short=7", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.strip()
     entry = {"command": command, "commit": commit, "date": str(date.today())}
     write_results(results | {key: {**entry, "content": content} for key, content in contents.items()})
