@@ -180,7 +180,8 @@ def print_named_findings(explanation: Explanation) -> None:
             name_whole(explanation),
             max_findings=0,
         )
-        print_safe("\n".join(lines))
+        if lines:
+            print_safe("\n".join(lines))
 
 
 def write_page(

@@ -250,12 +250,13 @@ def format_findings(
     positions = " (x from the left, y from the top)" if findings[0]["label"].startswith("x ") else ""
     lines = [wrap(f"matches, by their {'relevance' if near_zero else f'share of {share_of}'}{positions}")]
     raising = [number for number, finding in enumerate(findings, 1) if finding["relevance"] > 0]
+    listed = {*range(1, max_findings + 1), *raising[:MAX_NAMED_FINDINGS]}
     for number, finding in enumerate(findings, 1):
-        if number > max_findings and number not in raising[:MAX_NAMED_FINDINGS]:
+        if number not in listed:
             continue
         own = finding["share"]
         share = format_signed(finding["relevance"]) if own is None else format_share(own)
         label = to_printable(finding["label"])
         label = label if len(label) <= width - 18 else f"{label[: width - 19]}…"
         lines.append(f"  {number:>4} {share:>8}   {label}")
-    return [*lines, ""]
+    return [*lines, ""] if len(lines) > 1 else []

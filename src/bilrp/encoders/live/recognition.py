@@ -38,7 +38,8 @@ def _adapt_tuple(parts: tuple[Any, ...]) -> Encoder | DualEncoder | None:
     if len(parts) != 2 or not callable(parts[0]) or isinstance(parts[1], str | Encoder | DualEncoder):
         return None
     model, second = parts
-    if isinstance(second, nn.Module) and any(is_kind(model) for is_kind in READER_KINDS):
+    is_reader = not isinstance(model, nn.Module) and any(is_kind(model) for is_kind in READER_KINDS)
+    if is_reader and isinstance(second, nn.Module):
         names = type(second).__name__, type(model).__name__
         raise InputError(f"give the model first: ({names[0]}, {names[1]})")
     if any(is_kind(second) for is_kind in READER_KINDS):
